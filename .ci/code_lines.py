@@ -1,10 +1,11 @@
 """Count the lines of code of each package, and compare them with an earlier commit.
 
-    python .ci/code_lines.py            compared with the merge base of HEAD and origin/main
+    python .ci/code_lines.py            compared with the commit that .ci/baseline names
     python .ci/code_lines.py COMMIT     compared with COMMIT
 
+Without that commit in the history, the comparison is with the merge base of HEAD and origin/main.
 Lines of code are lines without blank lines, comments and docstrings. A package that grows is no
-error. The commit message says what the lines are for.
+error. If the core grows, the commit message says what the lines are for.
 """
 
 from __future__ import annotations
@@ -92,11 +93,21 @@ def now() -> dict[str, str]:
 
 
 def base() -> str | None:
-    """Return the merge base of HEAD and origin/main, or the commit before if HEAD is on it."""
-    for words in (("merge-base", "HEAD", "origin/main"), ("rev-parse", "HEAD^")):
+    """Return the commit to compare with.
+
+    It is the one that .ci/baseline names, else the merge base of HEAD and origin/main, else the
+    commit before HEAD.
+    """
+    named = ROOT / ".ci/baseline"
+    commit = named.read_text(encoding="utf-8").strip() if named.is_file() else "none"
+    for words in (
+        ("rev-parse", "-q", "--verify", f"{commit}^{{commit}}"),
+        ("merge-base", "HEAD", "origin/main"),
+        ("rev-parse", "HEAD^"),
+    ):
         try:
             found = git(*words).strip()
-        except subprocess.CalledProcessError:  # no remote, or a single commit
+        except subprocess.CalledProcessError:  # a shallow clone, no remote, or a single commit
             continue
         if found != git("rev-parse", "HEAD").strip():
             return found

@@ -24,6 +24,8 @@ def main(wheel: Path, sdist: Path) -> None:
         files = {info.filename: info for info in archive.infolist()}
         metadata = next(name for name in files if name.endswith(".dist-info/METADATA"))
         text = archive.read(metadata).decode("utf-8")
+    if not any(name.endswith(".dist-info/sboms/sbom.cdx.json") for name in files):
+        faults.append("the wheel has no sboms/sbom.cdx.json")
     tops = {name.partition("/")[0] for name in files if ".dist-info/" not in name}
     if tops != PACKAGES:
         faults.append(f"packages of the wheel: {sorted(tops)}, expected {sorted(PACKAGES)}")

@@ -1,5 +1,7 @@
 """``--part N/PARTS``: run one part of the chosen tests, so that several runs cover all of them.
 
+``--touched PATH,PATH``: run the first `MOST` tests below these paths too, if the part lacks them.
+
 ``--kills N`` says how often tests/core/records/test_kills.py kills the runs of a method.
 """
 
@@ -10,10 +12,16 @@ import zlib
 
 import pytest
 
+MOST = 30
+"""Tests that ``--touched`` adds to a part; CI has 25 minutes for a part."""
+
 
 def pytest_addoption(parser):
     parser.addoption(
         "--part", metavar="N/PARTS", help="run part N of the tests, and all that are marked always"
+    )
+    parser.addoption(
+        "--touched", metavar="PATHS", default="", help="with --part: add tests below these paths"
     )
     parser.addoption(
         "--kills", metavar="N", type=int, default=2, help="kills of each method's runs (test_kills)"
@@ -30,8 +38,20 @@ def pytest_collection_modifyitems(config, items):
         for item in items
         if item.get_closest_marker("always") or part_of(item.nodeid, parts) == number
     ]
-    config.hook.pytest_deselected(items=[item for item in items if item not in {*kept}])
-    items[:] = kept
+    chosen = {*kept, *touched(items, {*kept}, config.getoption("--touched").split(","))}
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
+
+
+def touched(items, kept, paths):
+    """Return the first `MOST` tests below the paths, in their order, without those kept already."""
+    found = [
+        item
+        for path in filter(None, paths)
+        for item in items
+        if item not in kept and re.match(rf"{re.escape(path)}(/|::)", item.nodeid)
+    ]
+    return [*dict.fromkeys(found)][:MOST]
 
 
 def parsed(text):

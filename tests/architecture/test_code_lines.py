@@ -71,7 +71,10 @@ def test_the_table_has_the_change_of_each_package(code_lines):
 def test_it_compares_with_a_commit(tmp_path):
     def git(*words):
         who = ["-c", "user.name=n", "-c", "user.email=e"]
-        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+        command = ["git", *who, *words]
+        return subprocess.run(
+            command, cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
 
     for place in (".ci", "core/a"):
         (tmp_path / place).mkdir(parents=True)
@@ -86,3 +89,8 @@ def test_it_compares_with_a_commit(tmp_path):
     git("commit", "-am", "two")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert "core/a                             2      +1" in done.stdout
+    (tmp_path / ".ci/baseline").write_text(git("rev-parse", "HEAD^"))
+    module.write_text("x = 1\ny = 2\nz = 3\n")
+    git("commit", "-am", "three")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert "core/a                             3      +2" in done.stdout

@@ -37,7 +37,7 @@ TAGS = {"protofl.key"}
 OTHERS = {
     "pip": {"--no-deps", "--upgrade"},
     "pytest": {"--durations", "--basetemp"},
-    "our scripts": {"--part", "--all", "--kills"},  # .ci/run, tests/rotation.py
+    "our scripts": {"--part", "--all", "--kills", "--touched"},  # .ci/run, tests/rotation.py
     "TensorBoard": {"--logdir"},
     "Slurm": {"--array", "--gres", "--cpus-per-task", "--requeue"},
     "Flower": {"--insecure", "--root-certificates", "--superlink", "--ssl-ca-certfile"},

@@ -175,7 +175,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
         assert {"setting", "method", "definition"} <= record.keys()
     except (ValueError, AssertionError) as error:
         raise UsageError(
-            f"{path} is not a record of a benchmark: {error or 'a key is missing'}",
+            f"{path} is not a record of a benchmark: {str(error) or 'a key is missing'}",
             do="delete the file; the method then runs again",
         ) from None
     return record
