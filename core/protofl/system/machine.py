@@ -116,14 +116,7 @@ def recorded_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace("_", " "): value for name, value in facts.items()}
 
 
-# ``python -m`` and ``python -c`` put the current folder first on the path, where a ``queue.py``
-# would hide Python's own module. The option -P needs Python 3.11.
-_START = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; "
-    "import runpy; runpy.run_module(sys.argv[1], run_name='__main__')"
-)
-
-
+_START = "import runpy, sys; runpy.run_module(sys.argv[1], run_name='__main__')"
 _UNINTERRUPTED = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
 
 
@@ -144,7 +137,8 @@ def fresh_interpreter(
     """
     path = os.pathsep.join(p for p in sys.path if p)
     start = _UNINTERRUPTED + _START if uninterrupted else _START
-    return [sys.executable, "-c", start, module], {**os.environ, "PYTHONPATH": path}
+    # Without -P, the current folder is first on the path, where a ``queue.py`` would hide Python's.
+    return [sys.executable, "-P", "-c", start, module], {**os.environ, "PYTHONPATH": path}
 
 
 @contextmanager
