@@ -19,6 +19,27 @@ pytest_plugins = ["rotation", "devices", "simulated_gpu"]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+SATELLITES = ("flower", "privacy", "ray")
+"""Parts of the names of distributions in ``plugins``."""
+
+
+def is_installed(satellite):
+    """Return True if a distribution of `SATELLITES` is installed."""
+    try:
+        return bool(importlib.metadata.version(f"protofl-{satellite}"))
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+missing = [satellite for satellite in SATELLITES if not is_installed(satellite)]
+collect_ignore_glob = [f"plugins/protofl_{satellite}/*" for satellite in missing]
+
+
+def pytest_report_header():
+    """Say which tests are left out, because their distribution is not installed."""
+    return [f"left out: pip install ./plugins/protofl_{satellite}" for satellite in missing]
+
+
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 

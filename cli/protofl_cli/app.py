@@ -177,8 +177,10 @@ def _report(problem: Exception, *, debug: bool) -> int:
 
 def _usage(problem: Any) -> tuple[str, str, str]:  # noqa: ANN401 - a class that Typer does not export
     """Return what, near and do of a mistake that Typer found."""
+    from protofl.hooks.discovery.satellites import how_to_install
+
     what = str(problem.format_message()).partition(" Did you mean ")[0]
-    context, near = getattr(problem, "ctx", None), ""
+    context, near, install = getattr(problem, "ctx", None), "", ""
     option = getattr(problem, "option_name", None)
     if option and context:
         what = f"no such option: {option}"
@@ -187,8 +189,9 @@ def _usage(problem: Any) -> tuple[str, str, str]:  # noqa: ANN401 - a class that
         known = context.command.list_commands(context)
         typed = what.partition("'")[2].partition("'")[0]
         near = _near(typed, known) or f"known: {', '.join(known)}"
+        install = how_to_install(typed)
     what = what[:1].lower() + what[1:].rstrip(".")
-    return what, near, f"see: {context.command_path if context else 'protofl'} --help"
+    return what, near, f"{install}see: {context.command_path if context else 'protofl'} --help"
 
 
 def _near(typed: str, known: list[str]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperGroup
 
-from protofl_cli.run_options import help_text, whole_command
+from protofl_cli.run_options import help_text, whole_command, with_options
 
 
 class WithRuns(TyperGroup):
@@ -38,7 +38,7 @@ def group_of(
     *,
     help: str,
     rich_help_panel: str | None = None,
-    cls: type[TyperGroup] = TyperGroup,
+    with_run_options: Collection[str] = (),
 ) -> typer.Typer:
     """Return a group of commands.
 
@@ -46,9 +46,13 @@ def group_of(
         commands: {name: function}.
         help: A line of help.
         rich_help_panel: The panel in which the help of ``protofl`` shows a plugin's group.
-        cls: The class of the group, such as a `WithRuns`.
+        with_run_options: Names of commands whose ``**arguments`` are the options of a run.
     """
-    group = typer.Typer(help=help, cls=cls, rich_help_panel=rich_help_panel)
+
+    class Group(WithRuns):
+        runs: ClassVar = {name: (commands[name], "") for name in with_run_options}
+
+    group = typer.Typer(help=help, cls=Group, rich_help_panel=rich_help_panel)
     for name, command in commands.items():
-        add(group, name, command)
+        add(group, name, with_options(command) if name in with_run_options else command)
     return group

@@ -3,7 +3,7 @@
 A command with ``--json`` has the option ``as_json: Json = False``, and names the model of its
 output: ``@prints_json("protofl_cli.json_models.runs:ListedRuns")``. It calls `print_json` once.
 Everything else that it prints goes to standard error, so standard output has JSON alone. The models
-need pydantic, so only `schema_of` imports them. Packages that add commands use the same functions.
+need pydantic, so only `schema_of` imports them. `protofl_cli.public` has what other packages use.
 """
 
 from __future__ import annotations

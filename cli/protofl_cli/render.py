@@ -165,14 +165,18 @@ def passage(texts: Iterable[str]) -> None:
 
 
 @contextmanager
-def waiting(activity: str) -> Iterator[None]:
-    """Show a spinner on a terminal during a step that takes seconds."""
+def waiting(activity: str) -> Iterator[Callable[[str], None]]:
+    """Show a spinner on a terminal during a step that takes seconds.
+
+    Yields:
+        A function that changes the text.
+    """
     screen = console()
     if not screen.is_terminal:
-        yield
+        yield lambda activity: None
         return
-    with screen.status(activity, spinner=_spinner()):
-        yield
+    with screen.status(shown(activity), spinner=_spinner()) as status:
+        yield lambda activity: status.update(shown(activity))
 
 
 def _spinner() -> str:

@@ -85,7 +85,8 @@ def test_tests_import_public_names_from_public_modules():
         for name in getattr(module, "__all__", ())
     }
     inner = []
-    for path in sorted((ROOT / "tests").rglob("*.py")):
+    tests = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "plugins").glob("*/tests/**/*.py")]
+    for path in sorted(tests):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
             if module in spaces or not module.startswith(("protofl.", "protofl_workbench")):

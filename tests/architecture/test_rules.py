@@ -15,21 +15,22 @@ from pathlib import Path
 import pytest
 
 import protofl
+from protofl.hooks.discovery import satellites
 from protofl.system.files.tables import parse_toml
 
 ROOT = Path(__file__).parents[2]
+SATELLITES = ("protofl_flower", "protofl_ray", "protofl_privacy")
+"""Packages of distributions in ``plugins``, which import public names only."""
 PACKAGES = {
     "protofl": ROOT / "core/protofl",
     "protofl_plugins": ROOT / "plugins/protofl_plugins",
-    "protofl_flower": ROOT / "plugins/protofl_flower",
-    "protofl_ray": ROOT / "plugins/protofl_ray",
-    "protofl_privacy": ROOT / "plugins/protofl_privacy",
     "protofl_cli": ROOT / "cli/protofl_cli",
+    **{name: ROOT / "plugins" / name / "src" / name for name in SATELLITES},
 }
 FILES = {
     path: package for package, folder in PACKAGES.items() for path in sorted(folder.rglob("*.py"))
 }
-PLUGINS = ("protofl_plugins", "protofl_flower", "protofl_ray", "protofl_privacy")
+PLUGINS = ("protofl_plugins", *SATELLITES)
 WORKBENCH = sorted((ROOT / "core/protofl_workbench").rglob("*.py"))
 
 
@@ -65,16 +66,6 @@ def text_of(path):
     return path.relative_to(ROOT)
 
 
-def declared_dependencies():
-    """Return the import names of the dependencies in ``pyproject.toml``, including extras."""
-    found = {"sklearn", "PIL", "mlflow", "skimage"} | {"lpips"}  # lpips is used where it is
-    project = parse_toml((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"].values()
-    for line in [*project["dependencies"], *(line for extra in extras for line in extra)]:
-        found.add(re.split(r"[\s<>=!;\[(]", line)[0].lower().replace("-", "_"))
-    return found - {"scikit_learn", "pillow", "mlflow_skinny"}
-
-
 def test_there_is_something_to_look_at():
     assert all(len(of(package)) >= 3 for package in PACKAGES)
 
@@ -89,38 +80,92 @@ def test_the_cli_reaches_plugins_through_entry_points_alone():
         assert not tops(path) & {*PLUGINS}, text_of(path)
 
 
-def test_only_entry_points_lead_to_the_optional_packages():
-    """Each has its own package. They use the wire of the process backend, and no other plugin."""
-    apart = {"protofl_flower", "protofl_ray", "protofl_privacy"}
+def test_only_entry_points_lead_to_the_satellites():
     for path, package in FILES.items():
-        assert not tops(path) & apart - {package}, text_of(path)
-        for module, _ in imports(path):
-            if package in apart and module.startswith("protofl_plugins"):
-                assert module.startswith("protofl_plugins.backends"), f"{text_of(path)}: {module}"
-
-
-COMMANDS = [
-    *(ROOT / "plugins/protofl_flower" / name for name in ("commands", "deployment")),
-    ROOT / "plugins/protofl_privacy/commands",
-]
-"""What users type: parts of the command line, which use what it uses."""
+        assert not tops(path) & {*SATELLITES} - {package}, text_of(path)
 
 
 def test_plugins_import_public_names_only():
-    allowed = set(sys.stdlib_module_names) | declared_dependencies() | {*PLUGINS}
-    paths = [path for package in PLUGINS for path in of(package)]
-    for path in paths:
+    """Check it for the satellites' commands too, which use the door of the command line."""
+    doors = ("protofl", "protofl.testing", "protofl_cli.public")
+    public = {module: importlib.import_module(module) for module in doors}
+    for path in [path for package in PLUGINS for path in of(package)]:
         for module, name in imports(path):
             top = module.split(".")[0]
-            if {*path.parents} & {*COMMANDS}:
-                assert top in allowed | {"protofl", "protofl_cli"}, f"{text_of(path)}: {module}"
+            if top == FILES[path] or not top.startswith("protofl"):
                 continue
-            if top != "protofl":
-                assert top in allowed, f"{text_of(path)} imports {module}"
-                continue
-            assert module == "protofl", f"{text_of(path)} imports {module}: not public"
+            assert module in public, f"{text_of(path)} imports {module}: not public"
             if name:
-                assert name in protofl.__all__, f"{text_of(path)}: protofl.{name} is not public"
+                assert name in public[module].__all__, f"{text_of(path)}: {module}.{name}"
+
+
+def test_errors_name_the_satellite_of_each_plugin():
+    for package in SATELLITES:
+        entries = project(ROOT / "plugins" / package)["entry-points"]
+        entries.pop("protofl.report_sections", None)  # nobody types their names
+        names = [name for group in entries.values() for name in group]
+        extra = package.removeprefix("protofl_")
+        assert sorted(names) == sorted(satellites.SATELLITES[extra])
+        assert f"./plugins/{package}; " in satellites.how_to_install(names[0])
+
+
+# --- dependencies ---------------------------------------------------------------------------------
+
+DISTRIBUTIONS = {
+    "sklearn": "scikit-learn",
+    "PIL": "pillow",
+    "skimage": "scikit-image",
+    "mlflow": "mlflow-skinny",
+}
+"""{imported name: distribution} where they differ by more than hyphens."""
+
+UNDECLARED = {"lpips"}
+"""lpips is used if it is there."""
+
+
+def project(folder):
+    """Return the table ``project`` of a folder's ``pyproject.toml``."""
+    return parse_toml((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def distribution(text):
+    """Return the normalised name of a distribution: ``typing-extensions`` of its requirement."""
+    return re.split(r"[\s<>=!;\[(]", text)[0].lower().replace("_", "-")
+
+
+def run_time_imports(node, *, guarded=False):
+    """Yield (top-level name, True if an ImportError is caught) of the imports of a tree."""
+    if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+        return
+    if isinstance(node, ast.Import):
+        yield from ((alias.name.split(".")[0], guarded) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield node.module.split(".")[0], guarded
+    for child in ast.iter_child_nodes(node):
+        catches = isinstance(node, ast.Try) and child in node.body
+        catches = catches and "ImportError" in "".join(map(ast.unparse, node.handlers))
+        yield from run_time_imports(child, guarded=guarded or catches)
+
+
+@pytest.mark.parametrize("package", ["protofl", *SATELLITES])
+def test_dependencies_are_what_is_imported(package):
+    """Check the files of a distribution. An extra may have what its plugins alone import."""
+    whole = package == "protofl"
+    about = project(ROOT if whole else ROOT / "plugins" / package)
+    needed = {*map(distribution, about["dependencies"])} - {"protofl"}
+    extras = about.get("optional-dependencies", {}).items()
+    lines = [line for extra, each in extras if extra not in ("dev", "docs") for line in each]
+    optional = needed.union(map(distribution, lines))
+    used = set()
+    ours = [path for path, owner in FILES.items() if owner not in SATELLITES]
+    for path in [*ours, *WORKBENCH] if whole else of(package):
+        for top, guarded in run_time_imports(tree(path)):
+            if top.startswith("protofl") or top in {*sys.stdlib_module_names, *UNDECLARED}:
+                continue
+            used.add(found := distribution(DISTRIBUTIONS.get(top, top)))
+            known = optional if guarded or FILES.get(path) == "protofl_plugins" else needed
+            assert found in known, f"{text_of(path)} imports {top}: not a dependency"
+    assert needed - used == set(), "dependencies that nothing imports"
 
 
 def test_plugins_read_public_names_only():

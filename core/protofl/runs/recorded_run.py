@@ -433,6 +433,34 @@ class Run(Reading):
 
         return export(self.scorer(client, which, trial, round), self.plan, expand_user(path))
 
+    @staticmethod
+    def export_client(
+        plan: Plan,
+        client: int,
+        path: str | Path,
+        trial: int,
+        round: int,
+        file: Path | None,
+        download: bytes,
+    ) -> Path:
+        """Write a client whose file a backend's host keeps; see `export`.
+
+        Args:
+            plan: The plan of the run, with the data of this machine.
+            client: The client.
+            path: See `export`.
+            trial: The trial.
+            round: The round of the client's last evaluation.
+            file: The client's file, as a job wrote it; None if the client has not trained.
+            download: The encoded download of that evaluation.
+        """
+        from protofl.runs.scorer import export, scorer_with
+
+        known = plan.preparation([trial])
+        known = None if known is None else known.of_client(client, 0)
+        scorer = scorer_with(plan, trial, client, file, round, download, known)
+        return export(scorer, plan, expand_user(path))
+
     def _check_client(self, client: int) -> None:
         clients = self.config["clients"]
         if not 0 <= client < clients:

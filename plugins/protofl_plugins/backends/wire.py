@@ -52,19 +52,9 @@ def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytes]:
     Raises:
         EOFError: The other side closed the stream.
     """
-    header, blob_length = receive_opening(stream)
-    return header, read_exactly(stream, blob_length)
-
-
-def receive_opening(stream: BinaryIO) -> tuple[dict[str, Any], int]:
-    """Read a message up to its blob; return the header and the length of the blob.
-
-    Raises:
-        EOFError: The other side closed the stream.
-    """
     text_length, blob_length = _LENGTHS.unpack(read_exactly(stream, _LENGTHS.size))
     header: dict[str, Any] = json.loads(read_exactly(stream, text_length))
-    return header, blob_length
+    return header, read_exactly(stream, blob_length)
 
 
 def read_exactly(stream: BinaryIO, count: int) -> bytes:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
 import protofl as pf
-from protofl_plugins.datasets.torchvision_sets import downloading, need_scipy, square_images
+from protofl_plugins.datasets.torchvision_sets import downloading, square_images
 
 
 class EMNIST:
@@ -87,7 +87,6 @@ class SVHN:
         """Download the parts and join them, the training parts first."""
         from torchvision.datasets import SVHN as loader
 
-        need_scipy("svhn")
         root, names = Path(data_dir) / "downloads", ["train", *["extra"] * config.extra, "test"]
         with downloading("svhn", loader.split_list["train"][0]):
             parts = [loader(root, name, download=True) for name in names]

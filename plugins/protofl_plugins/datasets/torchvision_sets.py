@@ -146,7 +146,6 @@ class Flowers102:
         """Download; the training part is torchvision's train and val, the test part its test."""
         from torchvision import datasets
 
-        need_scipy("flowers102")
         loader = datasets.Flowers102
         root = Path(data_dir) / "downloads"
         with downloading("flowers102", loader._download_url_prefix):
@@ -154,17 +153,6 @@ class Flowers102:
         num_train = len(splits[0]) + len(splits[1])
         names = getattr(loader, "classes", 102)  # torchvision 0.21 has no names: numbers then
         return square_images("flowers102", splits, num_train, names, config.side, config.fit)
-
-
-def need_scipy(name: str) -> None:
-    """Check that scipy is there, with which torchvision reads a data set's .mat files."""
-    try:
-        import scipy.io  # noqa: F401 - torchvision imports it
-    except ImportError as error:
-        raise pf.UsageError(
-            f"{name}: it has .mat files, and scipy, which reads them, is missing",
-            do="pip install scipy",
-        ) from error
 
 
 def square_images(

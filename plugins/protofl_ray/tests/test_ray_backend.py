@@ -17,9 +17,8 @@ import torch
 
 import protofl as pf
 from protofl.federation.jobs import StartTrial, Train
-from protofl_plugins.backends.fingerprint import fingerprint
 from protofl_ray import backend, cluster
-from protofl_ray.actor import HostActor
+from protofl_ray.actor import HostActor, fingerprint
 
 BASE = {"models": "htcnn8", "dataset": "digits", "clients": 4, "batch_size": 64, "rounds": 3}
 BASE |= {"local_epochs": 1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import gzip
 import hashlib
 import io
@@ -178,20 +177,6 @@ def test_flowers102_squashed_or_cropped(tmp_path, flowers, monkeypatch):
     assert squashed.shape == cropped.shape == (3, 10, 10)
     assert squashed[0, :, 0].min() > 250 and squashed[1, :, 5].min() > 250
     assert cropped[0].max() < 5 and cropped[1].min() > 250
-
-
-def test_flowers102_without_scipy(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *arguments, **named):
-        if name.startswith("scipy"):
-            raise ImportError("No module named 'scipy'")
-        return real(name, *arguments, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(pf.UsageError) as error:
-        decode(sets.Flowers102, tmp_path)
-    assert "scipy" in error.value.what and error.value.do == "pip install scipy"
 
 
 @pytest.mark.parametrize(

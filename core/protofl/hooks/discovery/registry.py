@@ -27,6 +27,7 @@ from protofl.hooks.discovery.kinds import (
     check_version,
     hooks_of,
 )
+from protofl.hooks.discovery.satellites import how_to_install
 from protofl.system.consent import check_recorded
 from protofl.system.sources import error_location, fingerprint, load
 
@@ -108,7 +109,8 @@ class Registry:
                     "save its arrays with numpy.savez_compressed, and give npz:FILE",
                 )
             file = f"write npz:{name}; " if kind == "dataset" and name.endswith(".npz") else ""
-            raise unknown(kind, name, names, f"{file}see: protofl list-plugins --kind {kind}")
+            do = f"{file}{how_to_install(name)}see: protofl list-plugins --kind {kind}"
+            raise unknown(kind, name, names, do)
         rivals = [p for p in self._rivals(kind) if p.name == name]
         first, *others = sorted([*plugins, *rivals], key=lambda p: p.kind)
         for other in others:

@@ -6,10 +6,11 @@ import inspect
 import json
 from contextlib import suppress
 from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 
 import protofl as pf
-from protofl_plugins.backends.fingerprint import fingerprint
+from protofl_flower.files import write_json
 
 FILE = "facts.json"
 
@@ -19,7 +20,8 @@ def facts_of(plan: pf.backends.Plan) -> dict[str, str]:
 
     The digest of a plugin's code is that of the file in which its class stands.
     """
-    result = fingerprint(plan)
+    result = {name: metadata.version(name) for name in ("protofl", "torch")}
+    result["data"] = plan.data.digest
     for name, member in plan.composition.members.items():
         with suppress(OSError, TypeError):
             code = Path(inspect.getfile(member.plugin)).read_bytes()
@@ -44,9 +46,7 @@ def changes_of(folder: Path, facts: dict[str, str]) -> list[str]:
             "the data of this node have changed since the run started",
             do="restore the node's data, or start a new run",
         )
-    temporary = folder / (FILE + ".part")
-    temporary.write_text(json.dumps(facts) + "\n", encoding="utf-8")
-    temporary.replace(file)
+    write_json(file, facts)
     return [
         f"its {name} was {before[name]} and is {value}"
         for name, value in facts.items()

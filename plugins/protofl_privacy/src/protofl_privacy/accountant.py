@@ -29,7 +29,10 @@ ORDERS = (*range(2, 64), 72, 80, 96, 128, 192, 256, 512, 1024)
 """Orders of Rényi divergences, of which the smallest ε counts. They are whole numbers, for which a
 divergence is a finite sum (Mironov, Talwar and Zhang, Section 3.3)."""
 
-MISSING = "the package dp-accounting is not installed (pip install 'protofl[privacy]')"
+MISSING = (
+    "the package dp-accounting is not installed (pip install 'protofl[privacy]', from a checkout: "
+    "pip install . ./plugins/protofl_privacy)"
+)
 
 
 def is_installed() -> bool:

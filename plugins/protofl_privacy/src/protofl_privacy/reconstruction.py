@@ -258,7 +258,7 @@ def _over(
         pairs = [(getattr(each, which), getattr(each, nearest)) for each in rows]
         values = [measure(*(each.reshape(shape).numpy() for each in pair)) for pair in pairs]
     except ImportError:
-        return Number(None, why="pip install 'protofl[privacy]'")
+        return Number(None, why="the package scikit-image is not installed")
     return mean(values, evidence.seed)
 
 

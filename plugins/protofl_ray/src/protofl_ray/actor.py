@@ -2,7 +2,7 @@
 
 Ray imports this module by its name in the actor's process, so protofl has to be installed there,
 with the same plugins. Every argument and result is bytes, which Ray passes on as they are: a JSON
-header and a blob, as in `protofl_plugins.backends.wire`.
+header and a blob.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import json
 import os
 import socket
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import protofl as pf
-from protofl_plugins.backends import wire
-from protofl_plugins.backends.fingerprint import fingerprint
 
 _MALLOPT = {-1: 1 << 30, -2: 64 << 20, -3: 32 << 20}
 """M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD: keep freed memory, as worker processes do."""
@@ -52,7 +51,7 @@ class HostActor:
             _same(json.loads(expected), fingerprint(made))
             self._host = pf.backends.Host(made)
         except Exception as error:
-            header = wire.failure(error)
+            header = {"failure": pf.ProtoflError.to_values(error)}
         return json.dumps(header).encode()
 
     def warm_up(self) -> None:
@@ -67,10 +66,17 @@ class HostActor:
             if self._host is None:
                 raise pf.RunFailure("the host was not built")
             _see_run_folder(asked)
-            answer, data = wire.answer(self._host, asked, blob)
+            reply = self._host.handle(pf.backends.Job.from_header(asked, blob))
+            answer, data = reply.header(), reply.blob
         except Exception as error:
-            answer, data = wire.failure(error), b""
+            answer, data = {"failure": pf.ProtoflError.to_values(error)}, b""
         return json.dumps(answer).encode(), data
+
+
+def fingerprint(plan: pf.backends.Plan) -> dict[str, str]:
+    """Return what must be equal on all machines of a run: versions and the digest of the data."""
+    versions = {name: metadata.version(name) for name in ("protofl", "torch")}
+    return versions | {"data": plan.data.digest}
 
 
 def _same(expected: dict[str, str], actual: dict[str, str]) -> None:

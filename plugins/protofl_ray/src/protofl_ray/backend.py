@@ -9,10 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 import protofl as pf
-from protofl_plugins.backends import wire
-from protofl_plugins.backends.fingerprint import fingerprint
 from protofl_ray import cluster
-from protofl_ray.actor import HostActor
+from protofl_ray.actor import HostActor, fingerprint
 
 APART = 64 << 10
 """Bytes from which a download is put into Ray's object store: once for all who get it."""
@@ -88,7 +86,7 @@ class Actor:
         if not self._ready:
             if not self._where:
                 self._wait_for_place()
-            wire.reply_of(json.loads(self._get(self._built, "starting")), b"")
+            _reply(json.loads(self._get(self._built, "starting")), b"")
             self._ready = True
         doing = str(job)
         header = json.dumps(job.header()).encode()
@@ -96,7 +94,7 @@ class Actor:
         answer, data = self._get(
             list(calls.remote(header, self._pool.downloads.passed(job.blob))), doing
         )
-        return wire.reply_of(json.loads(answer), data)
+        return _reply(json.loads(answer), data)
 
     def _get(self, references: Any, doing: str) -> Any:  # noqa: ANN401 - bytes, or several
         ray = self._pool.ray
@@ -123,6 +121,12 @@ class Actor:
         """End the actor."""
         with suppress(Exception):  # the actor or Ray may have ended
             self._pool.ray.kill(self._actor)
+
+
+def _reply(header: dict[str, Any], blob: bytes) -> pf.backends.Reply:
+    if "failure" in header:
+        raise pf.ProtoflError.from_values(header["failure"])
+    return pf.backends.Reply.from_header(header, blob)
 
 
 class Pool(pf.backends.Dispatcher):

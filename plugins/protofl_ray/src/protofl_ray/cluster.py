@@ -147,7 +147,9 @@ def _import() -> Any:  # noqa: ANN401 - a module
         import ray
     except ImportError:
         raise pf.UsageError(
-            "backend 'ray': Ray is not installed", do="install it: pip install 'protofl[ray]'"
+            "backend 'ray': Ray is not installed",
+            do="install it: pip install 'protofl[ray]', from a checkout: "
+            "pip install . ./plugins/protofl_ray",
         ) from None
     return ray
 

@@ -6,18 +6,23 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 import protofl as pf
-from protofl.system.files.home import expand_user
-from protofl_cli import render
-from protofl_cli.groups import WithRuns, group_of
-from protofl_cli.interrupts import interrupted
-from protofl_cli.json_output import Json, pair_values, print_json, prints_json
-from protofl_cli.options import Debug, option
-from protofl_cli.run_options import with_options
+from protofl_cli.public import (
+    Debug,
+    Json,
+    group_of,
+    interrupted,
+    line,
+    option,
+    pair_values,
+    pairs,
+    print_json,
+    prints_json,
+)
 
 PANEL = "Deployment"
 
@@ -61,7 +66,7 @@ def rehearse(
 
     place = new_folder(folder, "--folder") if folder else Path(tempfile.mkdtemp(prefix="protofl-"))
     try:
-        rows = rehearse_run(place, _typed(method, arguments), sites, render.line)
+        rows = rehearse_run(place, _typed(method, arguments), sites, line)
     except KeyboardInterrupt as stop:
         raise typer.Exit(interrupted(stop, f"logs and runs are in {place}")) from None
     except pf.ProtoflError as problem:
@@ -72,7 +77,7 @@ def rehearse(
     if as_json:
         print_json({"rows": pair_values(rows), "folder": place if folder else None})
         return
-    render.pairs(rows)
+    pairs(rows)
 
 
 Federated = Annotated[
@@ -81,7 +86,7 @@ Federated = Annotated[
 Folder = Annotated[Path, typer.Argument(metavar="FEDERATION", help="Folder of the federation.")]
 
 
-@prints_json("protofl_cli.json_models:PairTable")
+@prints_json("protofl_cli.public:PairTable")
 def init(
     folder: Annotated[Path, typer.Argument(metavar="FEDERATION", help="New folder.")],
     public: Annotated[
@@ -117,7 +122,7 @@ def init(
     data = {"sample": sample, "classes": classes} if sample else {}
     if data:
         # Raises an error that says what is wrong with them.
-        pf.backends.load_dataset("sites", {**data, "told": [{}]}, Path(), render.line)
+        pf.backends.load_dataset("sites", {**data, "told": [{}]}, Path(), line)
     made = make_federation(folder, public, port, data)
     files = write_link_files(made)
     rows = [
@@ -133,7 +138,7 @@ def _show(rows: list[tuple[str, str]], *, as_json: bool) -> None:
     if as_json:
         print_json({"rows": pair_values(rows)})
     else:
-        render.pairs(rows)
+        pairs(rows)
 
 
 def add_site(
@@ -158,7 +163,7 @@ def add_site(
     sites = [*federation.sites, Site(name, read_public_key(key), tuple(client), architecture)]
     check_sites(federation.folder / FILE, sites)
     replace(federation, sites=sites).write()
-    render.line(f"{name} has client {', '.join(map(str, client))}: {len(sites)} sites")
+    line(f"{name} has client {', '.join(map(str, client))}: {len(sites)} sites")
 
 
 def link(folder: Folder, debug: Debug = False) -> None:
@@ -169,7 +174,7 @@ def link(folder: Folder, debug: Debug = False) -> None:
     federation = read_federation(folder)
     try:
         with running_link(federation) as check:
-            render.line(f"link at {federation.address} with {len(federation.sites)} sites")
+            line(f"link at {federation.address} with {len(federation.sites)} sites")
             while True:
                 check()
                 time.sleep(2)
@@ -177,7 +182,7 @@ def link(folder: Folder, debug: Debug = False) -> None:
         raise typer.Exit(interrupted(stop, "the link has ended")) from None
 
 
-@prints_json("protofl_cli.json_models:PairTable")
+@prints_json("protofl_cli.public:PairTable")
 def keys(
     action: Annotated[Literal["renew"], typer.Argument(metavar="renew", help="What to do.")],
     folder: Folder,
@@ -239,7 +244,7 @@ def run(
             federation,
             out,
             _typed(method, {**arguments, "on_stale": on_stale}),
-            render.line,
+            line,
             resume=resume,
         )
     except KeyboardInterrupt as stop:
@@ -276,7 +281,7 @@ def status(folder: Folder, as_json: Json = False, debug: Debug = False) -> None:
         for site in federation.sites
     ]
     rows += [(f"run {number}", state) for number, state in runs_of(federation).items()]
-    render.pairs(rows)
+    pairs(rows)
 
 
 def stop(folder: Folder, debug: Debug = False) -> None:
@@ -288,7 +293,7 @@ def stop(folder: Folder, debug: Debug = False) -> None:
     going = [number for number, state in runs_of(federation).items() if "finished" not in state]
     for number in going:
         flwr(federation, "stop", number, "lab")
-    render.line(f"stopped: {', '.join(going)}" if going else "no run is going on")
+    line(f"stopped: {', '.join(going)}" if going else "no run is going on")
 
 
 def new_folder(folder: Path, flag: str) -> Path:
@@ -297,31 +302,25 @@ def new_folder(folder: Path, flag: str) -> Path:
     Raises:
         UsageError: It has files.
     """
-    place = expand_user(folder).absolute()
+    place = pf.expand_user(folder).absolute()
     if place.exists() and any(place.iterdir()):
         raise pf.UsageError(f"{flag} {folder} is not empty", do="give a new folder")
     place.mkdir(parents=True, exist_ok=True)
     return place
 
 
-class Deployments(WithRuns):
-    """The group ``protofl deploy``."""
-
-    runs: ClassVar = {"run": (run, ""), "rehearse": (rehearse, "")}
-
-
 app = group_of(
     {
-        "rehearse": with_options(rehearse),
+        "rehearse": rehearse,
         "init": init,
         "add-site": add_site,
         "link": link,
         "keys": keys,
-        "run": with_options(run),
+        "run": run,
         "status": status,
         "stop": stop,
     },
     help="Run on machines of their own, through Flower.",
     rich_help_panel="Deploy",
-    cls=Deployments,
+    with_run_options=("rehearse", "run"),
 )

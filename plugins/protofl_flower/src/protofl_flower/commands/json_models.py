@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protofl_cli.json_models import Output, Pair
+from protofl_cli.public import Output, Pair
 
 
 class Rehearsal(Output):

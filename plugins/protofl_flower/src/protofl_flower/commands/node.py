@@ -8,13 +8,21 @@ from typing import Annotated
 import typer
 
 import protofl as pf
-from protofl.system.files.home import expand_user
-from protofl_cli import render
-from protofl_cli.groups import group_of
-from protofl_cli.interrupts import interrupted
-from protofl_cli.json_output import Json, pair_values, print_json, prints_json
-from protofl_cli.options import Debug, option
-from protofl_cli.overwriting import Force, checked
+from protofl_cli.public import (
+    Debug,
+    Force,
+    Json,
+    checked,
+    group_of,
+    interrupted,
+    line,
+    option,
+    pair_values,
+    pairs,
+    print_json,
+    prints_json,
+    waiting,
+)
 
 Folder = Annotated[Path, typer.Argument(metavar="NODE", help="Folder of the node.")]
 
@@ -43,7 +51,7 @@ def init(
     from protofl_flower.deployment.service_files import unit_text
 
     check_address("--link", link)
-    place = expand_user(folder).absolute()
+    place = pf.expand_user(folder).absolute()
     public = make_node(place, settings_text(link, client, data))
     unit = unit_text("node", f"node start {place}")
     (place / "protofl-node.service").write_text(unit, encoding="utf-8")
@@ -55,8 +63,8 @@ def init(
     if as_json:
         print_json({"rows": pair_values(rows), "public_key": public})
         return
-    render.pairs(rows)
-    render.line(public)
+    pairs(rows)
+    line(public)
 
 
 def start(folder: Folder, debug: Debug = False) -> None:
@@ -68,7 +76,7 @@ def start(folder: Folder, debug: Debug = False) -> None:
     from protofl_flower.deployment.node_process import keep_running
 
     try:
-        keep_running(expand_user(folder).absolute(), render.line)
+        keep_running(pf.expand_user(folder).absolute(), line)
     except KeyboardInterrupt as stop:
         raise typer.Exit(interrupted(stop, "the node has ended")) from None
 
@@ -81,12 +89,12 @@ def check(folder: Folder, as_json: Json = False, debug: Debug = False) -> None:
     """
     from protofl_flower.deployment.node_check import checks
 
-    rows = checks(expand_user(folder).absolute())
+    rows = checks(pf.expand_user(folder).absolute())
     if as_json:
         print_json([{"check": n, "finding": text, "passed": good} for n, text, good in rows])
     else:
         for name, finding, good in rows:
-            render.line(f"{name}: {finding}", "" if good else "red")
+            line(f"{name}: {finding}", "" if good else "red")
     wrong = [name for name, _, good in rows if not good]
     if wrong:
         raise pf.UsageError(f"the node can't start: {', '.join(wrong)}")
@@ -109,14 +117,14 @@ def export(
 ) -> None:
     """Export a client of this node as it was evaluated last; the same file as protofl export."""
     target = checked("FILE", out, force=force)
-    with render.waiting("exporting"):
+    with waiting("exporting"):
         from protofl_flower.deployment.node_export import export_client
 
-        rows = export_client(expand_user(folder).absolute(), run, client, target)
+        rows = export_client(pf.expand_user(folder).absolute(), run, client, target)
     if as_json:
         print_json({"file": target, "rows": pair_values(rows)})
         return
-    render.pairs(rows)
+    pairs(rows)
 
 
 app = group_of(

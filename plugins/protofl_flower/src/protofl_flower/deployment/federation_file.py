@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import protofl as pf
-from protofl.system.files.home import expand_user
+from protofl_flower.files import read_toml
 
 FILE = "federation.toml"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}\Z")
@@ -82,12 +82,10 @@ def read_federation(folder: Path) -> Federation:
     Raises:
         UsageError: The file is missing, or not as `Federation.write` writes it.
     """
-    from protofl.system.files.tables import read_table
-
-    path = expand_user(folder).absolute() / FILE
+    path = pf.expand_user(folder).absolute() / FILE
     if not path.is_file():
         raise pf.UsageError(f"{path} is missing", do="make a federation with: protofl deploy init")
-    table = read_table(path, "federation", "options")
+    table = read_toml(path)
     if unknown := sorted(table.keys() - {"port", "public", "site", "data"}):
         raise pf.UsageError(f"{path}: unknown key {unknown[0]}", "known: port, public, data, site")
     port, public, tables = table.get("port"), table.get("public"), table.get("site", [])

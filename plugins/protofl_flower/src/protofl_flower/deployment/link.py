@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import protofl as pf
-from protofl.system.files.atomic import write_json
-from protofl.system.files.home import expand_user
-from protofl.system.files.lock import folder_lock
 from protofl_flower.deployment import programs
 from protofl_flower.deployment.federation_file import Federation
 from protofl_flower.deployment.keys import (
@@ -25,6 +22,7 @@ from protofl_flower.deployment.keys import (
     write_secret,
 )
 from protofl_flower.deployment.programs import Child, call, environment, program, wait_for_port
+from protofl_flower.files import folder_lock, write_json
 
 APP = "protofl_flower.flower_app"
 """The package with the Flower app, the same for every run."""
@@ -45,7 +43,7 @@ def make_federation(
         UsageError: The folder has files.
     """
     check_library()
-    folder = expand_user(folder).absolute()
+    folder = pf.expand_user(folder).absolute()
     if folder.exists() and any(folder.iterdir()):
         raise pf.UsageError(f"{folder} is not empty", do="give a new folder")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import protofl as pf
-from protofl.system.formatting import size_text
 from protofl_flower.deployment import programs
 from protofl_flower.deployment.node_process import (
     check_clock,
@@ -73,16 +72,22 @@ def _key(folder: Path) -> str:
 
 
 def _device(settings: dict[str, Any]) -> str:
-    from protofl.system.device import device_of
+    import torch
 
-    return str(device_of(str(settings.get("device", "cpu"))))
+    name = str(settings.get("device", "cpu"))
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return str(torch.zeros(1, device=name).device)
+    except (RuntimeError, AssertionError) as error:
+        raise pf.UsageError(f"device {name}: torch can't compute there: {error}") from None
 
 
 def _disk(folder: Path) -> str:
     free = shutil.disk_usage(folder).free
     if free < LEAST:
-        raise pf.UsageError(f"{size_text(free)} free in {folder}, less than {size_text(LEAST)}")
-    return f"{size_text(free)} free"
+        raise pf.UsageError(f"{free / 1e9:.3g} GB free in {folder}, less than {LEAST / 1e9:.3g} GB")
+    return f"{free / 1e9:.3g} GB free"
 
 
 def _link(folder: Path) -> str:

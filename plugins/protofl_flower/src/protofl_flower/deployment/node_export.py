@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import protofl as pf
-from protofl.runs.scorer import export, scorer_with
 from protofl_flower.deployment.node_process import settings_of
 from protofl_flower.node.client_files import last_evaluation
 from protofl_flower.node.host import read_settings
@@ -41,11 +40,9 @@ def export_client(folder: Path, run: str, client: int, out: Path) -> list[tuple[
     plan = pf.backends.Plan.from_json(
         evaluation.plan, None if data is None else data.of_plan(evaluation.plan)
     )
-    kept = evaluation.file, evaluation.round, evaluation.blob
-    known = plan.preparation([evaluation.trial])
-    known = None if known is None else known.of_client(client, 0)
-    scorer = scorer_with(plan, evaluation.trial, client, *kept, known)
-    export(scorer, plan, out)
+    pf.Run.export_client(
+        plan, client, out, evaluation.trial, evaluation.round, evaluation.file, evaluation.blob
+    )
     return [
         ("client", f"{client} of run {chosen[0].name}, round {evaluation.round + 1}"),
         ("samples", f"{plan.data.sample}, {str(plan.data.x.dtype).removeprefix('torch.')}"),

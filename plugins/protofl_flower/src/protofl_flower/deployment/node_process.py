@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import ssl
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,12 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import protofl as pf
-from protofl.system.files.home import expand_user
-from protofl.system.files.lock import folder_lock
-from protofl.system.machine import fresh_interpreter  # pf.backends would import torch
 from protofl_flower.deployment import programs
 from protofl_flower.deployment.keys import check_library, end_of, make_node_key
 from protofl_flower.deployment.programs import Child, environment, program
+from protofl_flower.files import folder_lock, read_toml
 
 HOST = "protofl_flower.node.host"
 """The module of the resident host."""
@@ -37,7 +37,7 @@ def make_node(folder: Path, settings: str) -> str:
         UsageError: The folder has a key.
     """
     check_library()
-    folder = expand_user(folder).absolute()
+    folder = pf.expand_user(folder).absolute()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     public = make_node_key(folder / "key")
     (folder / "node.toml").write_text(settings, encoding="utf-8")
@@ -87,9 +87,7 @@ def settings_of(folder: Path) -> dict[str, Any]:
     Raises:
         UsageError: The file is missing or damaged.
     """
-    from protofl.system.files.tables import read_table
-
-    return read_table(folder / "node.toml", "node", "settings")
+    return read_toml(folder / "node.toml")
 
 
 def check_address(what: str, address: object) -> str:
@@ -261,9 +259,9 @@ def running_node(folder: Path, address: str) -> Iterator[Callable[[], None]]:
         place = until.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))
         (Path(place) / OWNER).write_text(str(folder), encoding="utf-8")
         door = Path(place) / "host"
-        command, variables = fresh_interpreter(HOST)
+        command = [sys.executable, "-P", "-m", HOST, str(folder), str(door)]
         one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        host = Child([*command, str(folder), str(door)], logs / "host.log", {**variables, **one})
+        host = Child(command, logs / "host.log", {**os.environ, **one})
         until.callback(host.stop)
         wait_for_door(door, host)
         supernode = [program("flower-supernode"), "--superlink", address]

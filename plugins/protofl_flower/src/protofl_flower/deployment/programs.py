@@ -21,7 +21,7 @@ import protofl as pf
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """Flower sends nothing to its authors."""
 
-EXTRA = "pip install 'protofl[flower]'"
+EXTRA = "pip install 'protofl[flower]', from a checkout: pip install . ./plugins/protofl_flower"
 """How to install Flower."""
 
 

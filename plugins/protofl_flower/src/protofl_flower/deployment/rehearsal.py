@@ -9,17 +9,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import protofl as pf
-from protofl.records.checkpoint import Commit
 from protofl_flower.deployment import programs
 from protofl_flower.deployment.federation_file import Federation, Site
 from protofl_flower.deployment.link import make_federation, running_link, submit
 from protofl_flower.deployment.node_process import make_node, running_node
-
-if TYPE_CHECKING:
-    from protofl.records.result import Result
 
 ROUNDS = "rounds"
 """The schedule whose runs can be compared."""
@@ -87,7 +83,7 @@ def rehearse(
     return [("rounds", str(rounds)), ("not compared", why)]
 
 
-def _facts(local: Result) -> tuple[int, Path]:
+def _facts(local: pf.Result) -> tuple[int, Path]:
     """Return the number of clients and the data folder of a run."""
     config = json.loads((local.folder / "config.json").read_text(encoding="utf-8"))
     return int(config["clients"]), Path(config["data_dir"])
@@ -153,17 +149,28 @@ def compare_states(here: Path, there: Path) -> tuple[int, int]:
     Raises:
         RunFailure: One differs.
     """
-    ours, theirs = (Commit.read(f / "checkpoint" / "manifest.json") for f in (here, there))
-    servers = [name for name in ours.files if name.startswith("server-")]
-    for name in servers:
-        if ours.files[name] != theirs.files.get(name):
+    (servers, clients), (their_servers, their_clients) = map(_last_files, (here, there))
+    for name, check in servers.items():
+        if check != their_servers.get(name):
             raise pf.RunFailure(f"the deployed run differs from local in {name}")
     kept = {digest_of(path) for path in there.parent.glob("node-*/runs/*/client-*.safetensors")}
-    for client, (name, check) in sorted(ours.client_files.items()):
+    for client, (name, *check) in clients.items():
         same = digest_of(here / "checkpoint" / name) in kept
-        if not same or theirs.client_files.get(client) != (name, check):
+        if not same or their_clients.get(client) != [name, *check]:
             raise pf.RunFailure(f"the deployed run differs from local in client {client}")
-    return len(servers), len(ours.client_files)
+    return len(servers), len(clients)
+
+
+def _last_files(run: Path) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Return the files of a run's last round, with lengths and checksums.
+
+    Returns:
+        {name: check} of the server, and {client: name and check}.
+    """
+    manifest = json.loads((run / "checkpoint" / "manifest.json").read_text(encoding="utf-8"))
+    servers = {n: check for n, check in manifest["checks"].items() if n.startswith("server-")}
+    clients = (run / "checkpoint" / manifest["clients"]).read_text(encoding="utf-8")
+    return servers, json.loads(clients)
 
 
 def digest_of(path: Path) -> str:

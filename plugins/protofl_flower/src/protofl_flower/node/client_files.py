@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import protofl as pf
+from protofl_flower.files import write_json
 from protofl_flower.protocol.messages import version_of
 
 RUNS = 5
@@ -93,9 +94,7 @@ class NodeFiles:
         counts[key] = counts.get(key, 0) + 1
         for old in rounds[: len(rounds) + 1 - KEPT]:
             counts.pop(f"{old[0]}-{old[1]}", None)
-        temporary = file.with_suffix(".part")
-        temporary.write_text(json.dumps(counts), encoding="utf-8")
-        temporary.replace(file)
+        write_json(file, counts)
         return counts.get(key, TOO_OLD)
 
     def begin(self) -> None:
@@ -113,9 +112,7 @@ class NodeFiles:
             name: version or self._names.get(name, "") for name, version in names.items()
         }
         if file_versions != self._names:
-            temporary = self._folder / (NAMES + ".part")
-            temporary.write_text(json.dumps(file_versions) + "\n", encoding="utf-8")
-            temporary.replace(self._folder / NAMES)
+            write_json(self._folder / NAMES, file_versions)
             self._names = file_versions
         counted = {*versions, *file_versions.values()}
         for path in self._folder.glob("client-*"):

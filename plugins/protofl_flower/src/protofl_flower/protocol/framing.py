@@ -1,21 +1,23 @@
 """Messages of a deployed run on a stream: a text, and byte strings one after the other.
 
-The format is that of `protofl_plugins.backends.wire`, whose blob is all byte strings joined. They
-are written one by one, so that the joined blob never lies in memory.
+A message is the length of a JSON header (8 bytes, little-endian), the header, and the byte strings.
+They are written one by one, so that they never lie joined in memory.
 """
 
 from __future__ import annotations
 
+import json
+import struct
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from protofl_plugins.backends import wire
+_LENGTH = struct.Struct("<Q")
 
 
 def send(stream: BinaryIO, text: str, blobs: Sequence[bytes]) -> None:
     """Write a message."""
-    lengths = [len(blob) for blob in blobs]
-    stream.write(wire.opening({"text": text, "lengths": lengths}, sum(lengths)))
+    header = json.dumps({"text": text, "lengths": [len(blob) for blob in blobs]}).encode()
+    stream.write(_LENGTH.pack(len(header)) + header)
     for blob in blobs:
         stream.write(blob)
     stream.flush()
@@ -27,5 +29,13 @@ def receive(stream: BinaryIO) -> tuple[str, list[bytes]]:
     Raises:
         EOFError: The other side closed the stream.
     """
-    header, _ = wire.receive_opening(stream)
-    return str(header["text"]), [wire.read_exactly(stream, size) for size in header["lengths"]]
+    (size,) = _LENGTH.unpack(_read(stream, _LENGTH.size))
+    header = json.loads(_read(stream, size))
+    return str(header["text"]), [_read(stream, length) for length in header["lengths"]]
+
+
+def _read(stream: BinaryIO, count: int) -> bytes:
+    data = stream.read(count)
+    if len(data) < count:
+        raise EOFError("the stream was closed")
+    return data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protofl_cli.json_models import Output
+from protofl_cli.public import Output
 
 
 class Number(Output):

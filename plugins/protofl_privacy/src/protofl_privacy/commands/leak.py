@@ -7,9 +7,18 @@ from typing import Annotated
 
 import typer
 
-from protofl_cli import render
-from protofl_cli.json_output import Json, print_json, prints_json
-from protofl_cli.options import Debug, TrustCode, option
+from protofl_cli.public import (
+    Debug,
+    Json,
+    TrustCode,
+    line,
+    note,
+    option,
+    print_json,
+    prints_json,
+    table,
+    waiting,
+)
 
 
 @prints_json("protofl_privacy.commands.json_models:LeakOutput")
@@ -57,11 +66,9 @@ def leak(
     from protofl_privacy import shadow
     from protofl_privacy.report_section import tables
 
-    bar, opened = render.Bars(), pf.load_run(run)
-    bar.show("leak", "loading")
-    target = pf.expand_user(out) if out else opened.folder / room.FOLDER
-    try:
-        note = ""
+    with waiting("leak: loading") as show:
+        opened, said = pf.load_run(run), ""
+        target = pf.expand_user(out) if out else opened.folder / room.FOLDER
         if not opened.upload_rounds(trial) and round_ is None:
             if shadows:
                 raise pf.UsageError(
@@ -69,12 +76,12 @@ def leak(
                     "shadow runs must be trained like the attacked round, from the beginning",
                     "repeat the run: protofl run --config RUN/config.json --record-uploads",
                 )
-            bar.show("leak", "recording two more rounds")
+            show("leak: recording two more rounds")
             opened = shadow.continued(opened, target)
-            note = "two rounds were recorded for it, whose clients begin with the run's weights"
+            said = "two rounds were recorded for it, whose clients begin with the run's weights"
         drawn = shadow.shadow_runs(
             opened, shadows, target, trial=trial, seed=seed, at_once=at_once,
-            progress=lambda text: bar.show("leak", text),
+            progress=lambda text: show(f"leak: {text}"),
         )  # fmt: skip
         found = room.measure(
             opened,
@@ -85,19 +92,17 @@ def leak(
             shadows=drawn,
             columns=column or (),
             seed=seed,
-            progress=lambda stage: bar.show("leak", stage),
+            progress=lambda stage: show(f"leak: {stage}"),
         )
-    finally:
-        bar.stop()
-    found.notes += [note] * bool(note)
+    found.notes += [said] * bool(said)
     folder = room.write(found, tuple(opened.plan.data.x.shape[1:]), target)
     if as_json:
         print_json({**found.to_values(), "folder": folder})
         return
-    render.heading(str(run), f"uploads of round {found.round + 1}, {found.clients} clients")
+    line(f"{run}: uploads of round {found.round + 1}, {found.clients} clients", "bold")
     for text in found.notes:
-        render.note(text)
-    for table in tables(found.to_values()):
-        render.table(table["columns"], table["rows"], title=table["caption"], wrap=True)
-    render.text("An attack that finds nothing proves nothing.", "dim")
-    render.line(f"leak: {folder}")
+        note(text)
+    for each in tables(found.to_values()):
+        table(each["columns"], each["rows"], title=each["caption"], wrap=True)
+    line("An attack that finds nothing proves nothing.", "dim")
+    line(f"leak: {folder}")

@@ -1,0 +1,49 @@
+"""Names for packages that add commands to ``protofl``. All other modules here may change.
+
+A command is a function with Typer's annotations. These names give it the options and the output of
+protofl's own commands: ``--json``, ``--debug``, tables, and messages after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from protofl_cli.groups import group_of
+from protofl_cli.interrupts import interrupted
+from protofl_cli.json_output import Json, pair_values, print_json, prints_json
+from protofl_cli.options import Debug, TrustCode, option
+from protofl_cli.overwriting import Force, checked
+from protofl_cli.render import line, note, pairs, table, waiting
+
+if TYPE_CHECKING:
+    from protofl_cli.json_models import Output, Pair, PairTable
+
+__all__ = [
+    "Debug",
+    "Force",
+    "Json",
+    "Output",
+    "Pair",
+    "PairTable",
+    "TrustCode",
+    "checked",
+    "group_of",
+    "interrupted",
+    "line",
+    "note",
+    "option",
+    "pair_values",
+    "pairs",
+    "print_json",
+    "prints_json",
+    "table",
+    "waiting",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
+    if name not in ("Output", "Pair", "PairTable"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from protofl_cli import json_models  # needs pydantic, which takes a third of a command's start
+
+    return getattr(json_models, name)
