@@ -70,6 +70,14 @@ def _put_together_once():
         yield
 
 
+def pytest_collection_modifyitems(items):
+    """Skip tests with the marker ``satellites``, if a distribution of `SATELLITES` is missing."""
+    skip = pytest.mark.skip(reason=f"not installed: {', '.join(missing)} of plugins")
+    for item in items if missing else ():
+        if item.get_closest_marker("satellites"):
+            item.add_marker(skip)
+
+
 def pytest_configure(config):
     """Cache entry points by the folders of ``sys.path``: each plan and many parameters read them.
 

@@ -177,6 +177,26 @@ def decode_download(self, client, payload, form):
     """Restore float32."""
     return pf.Payload({k: v.float() if v.dtype == torch.float16 else v for k, v in payload.items()})
 ''',
+    ("payload-transform", "requires"): '''
+@pf.hookimpl
+def requires(self, run, config):
+    """Refuse a run in which the server sees each upload alone."""
+    return [] if run.num_clients > 1 else ["it hides a client among others: give more clients"]
+''',
+    ("payload-transform", "end_round"): '''
+@pf.hookimpl
+def end_round(self, server):
+    """Record how often each client has sent something."""
+    server.state["releases"] = server.state.get("releases", 0) + 1
+    return {"releases": float(server.state["releases"])}
+''',
+    ("payload-transform", "end_trial"): '''
+@pf.hookimpl
+def end_trial(self, server):
+    """End the trial when a client has sent as much as it may."""
+    spent = server.state["releases"] >= server.config.most
+    return f"{server.config.most} releases are spent" if spent else ""
+''',
     ("model-group", "server_architectures"): '''
 @pf.hookimpl
 def server_architectures(self, config):

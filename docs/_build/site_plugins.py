@@ -18,7 +18,7 @@ from site_text import first_line
 
 
 def own_plugins(kind: str) -> dict[str, type]:
-    """The plugins of a kind that this distribution brings.
+    """The plugins of a kind that this repository has, as far as their distributions are installed.
 
     Methods that are there for others alone count as the kind ``defence``.
     """
@@ -26,7 +26,7 @@ def own_plugins(kind: str) -> dict[str, type]:
     found = {
         plugin.name: registry.load(kind_of_all, plugin.name)
         for plugin in registry.plugins(kind_of_all)
-        if plugin.distribution == "protofl"
+        if plugin.distribution.startswith("protofl")
     }
     if kind_of_all != "method":
         return found

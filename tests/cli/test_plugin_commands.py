@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 
@@ -88,7 +87,7 @@ def test_errors_and_exit_codes_are_those_of_our_commands(cli, installed):
 def test_list_show_and_check(cli, installed, monkeypatch):
     listed = json.loads(cli("list-plugins", "--kind", "command", "--json").stdout)
     status = {each["name"]: each["status"] for each in listed}
-    assert status == dict.fromkeys(["alone", "deploy", "greet", "leak", "more", "node"], "ok")
+    assert status.keys() >= {"alone", "greet", "more"} and {*status.values()} == {"ok"}
     table = cli("list-plugins", "--kind", "command").output
     assert "Greet [somebody] in one line, politely" in table
     shown = cli("show", "command/greet").output
@@ -185,8 +184,9 @@ BROKEN = {
 def test_a_broken_command_says_so_in_a_line_and_breaks_no_other(cli, strangers, name):
     source, words = BROKEN[name]
     strangers("broken", {"command": {"bad": "broken_module:f"}}, source)
+    strangers("fine", {"command": {"good": "fine_module:f"}}, "def f():\n    'Print.'")
     helped = cli("--help")
-    assert helped.exit_code == 0 and " bad " in helped.output and " deploy " in helped.output
+    assert helped.exit_code == 0 and " bad " in helped.output and " good " in helped.output
     called = cli("bad", "--help")
     assert called.exit_code == 2 and called.stdout == ""
     lines = [line for line in called.stderr.splitlines() if not line.startswith(" ")]
@@ -219,9 +219,3 @@ def test_the_help_of_a_module_in_a_package(tmp_path, monkeypatch):
 @pytest.mark.parametrize("target", ["missing_module:f", "missing.inner:f", "sys:exit", "", "json"])
 def test_a_command_without_a_source_has_a_line_nevertheless(target):
     assert summary(target)[0]
-
-
-@pytest.mark.parametrize("name", ["deploy", "node"])
-def test_our_groups_have_the_help_of_their_apps(name):
-    module = importlib.import_module(f"protofl_flower.commands.{name}")
-    assert summary(f"{module.__name__}:app") == (module.app.info.help, "Deploy")

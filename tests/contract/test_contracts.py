@@ -78,7 +78,7 @@ PLUGINS = [
     plugin
     for plugin in Registry().plugins()
     if plugin.kind in CONTRACTS
-    and plugin.distribution == "protofl"
+    and plugin.distribution.startswith("protofl")
     and plugin.name not in ELSEWHERE.get(plugin.kind, ())
 ]
 

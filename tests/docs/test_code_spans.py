@@ -158,6 +158,7 @@ def wrong(span):
     return faults + [f"no name {n}" for n in NAME.findall(span) if not (exists(n) or is_open(n))]
 
 
+@pytest.mark.satellites
 def test_code_spans_name_what_exists():
     assert len(spans()) > 3000
     faults = [f"{place}: `{span}`: {f}" for place, span in spans() for f in wrong(span)]

@@ -13,7 +13,7 @@ from protofl.hooks.discovery.registry import Registry
 
 def ours(kind):
     """Return the names of protofl's plugins of a kind."""
-    return {p.name for p in Registry().plugins(kind) if p.distribution == "protofl"}
+    return {p.name for p in Registry().plugins(kind) if p.distribution.startswith("protofl")}
 
 
 LISTS = {

@@ -25,6 +25,7 @@ def typed(path):
             yield words
 
 
+@pytest.mark.satellites
 def test_every_command_can_be_typed():
     commands = [(path, words) for path in PAGES for words in typed(path)]
     assert len(commands) > 80 and {ROOT / "README.md", DOCS / "tutorials/first-run.md"} <= {

@@ -34,6 +34,7 @@ def test_llms_txt_has_the_form_of_llmstxt_org():
         assert all(re.match(r"- \[[^]]+\]\([^)]+\)(: .+)?$", line) for line in lines[1:]), section
 
 
+@pytest.mark.satellites
 def test_the_schemas_are_those_of_the_code():
     stored = {path.stem: path.read_text(encoding="utf-8") for path in site_json.FOLDER.iterdir()}
     made = {name: site_json.text_of(schema) for name, schema in site_json.schemas().items()}
@@ -76,4 +77,4 @@ def test_agents_md_is_true():
     folders = re.findall(r"`((?:core|plugins|cli|tests|docs)/[a-z_/.]*)`", text)
     assert len(links) > 6 and len(folders) > 6
     assert not [path for path in (*links, *folders) if not (ROOT / path).exists()]
-    assert "OMP_NUM_THREADS" in (ROOT / "tests/conftest.py").read_text(encoding="utf-8")
+    assert "OMP_NUM_THREADS" in (ROOT / "conftest.py").read_text(encoding="utf-8")

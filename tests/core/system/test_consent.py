@@ -73,8 +73,20 @@ def test_a_shared_config_can_not_consent_to_pickle(pickles, tmp_path, name, valu
 @pytest.mark.parametrize(
     ("method", "extra", "key", "value"),
     [
-        ("local", {"backend": "ray"}, "backend.runtime_env", '{"working_dir": "/x"}'),
-        ("local", {"backend": "ray"}, "backend.address", "evil:6379"),
+        pytest.param(
+            "local",
+            {"backend": "ray"},
+            "backend.runtime_env",
+            '{"working_dir": "/x"}',
+            marks=pytest.mark.satellites,
+        ),
+        pytest.param(
+            "local",
+            {"backend": "ray"},
+            "backend.address",
+            "evil:6379",
+            marks=pytest.mark.satellites,
+        ),
         ("fedktl", {"generator": "stylegan3"}, "generator.trust_pickle", True),
         ("fedktl", {"generator": "stylegan3"}, "generator.repo", "/x"),
     ],

@@ -107,12 +107,19 @@ def test_several_cards_are_for_the_backend_process(options, gpu):
     assert plan.settings.backend == "process" and plan.settings.device == "simgpu:0,simgpu:1"
     assert plan.device == torch.device("simgpu:0")
     assert plan_of(options, device="simgpu").settings.backend == "local"
-    for backend in ("local", "ray", "flower"):
-        with pytest.raises(pf.UsageError, match=f"the backend {backend} does not") as caught:
-            plan_of(options, device="simgpu:0,simgpu:1", backend=backend)
-        assert "--backend process" in caught.value.do
     with pytest.raises(pf.UsageError, match="card simgpu:2 does not exist"):
         plan_of(options, device="simgpu:0,simgpu:2")
+
+
+@pytest.mark.parametrize(
+    "backend",
+    ["local", *(pytest.param(b, marks=pytest.mark.satellites) for b in ("ray", "flower"))],
+)
+def test_other_backends_refuse_several_cards(options, gpu, backend):
+    gpu.cards = 2
+    with pytest.raises(pf.UsageError, match=f"the backend {backend} does not") as caught:
+        plan_of(options, device="simgpu:0,simgpu:1", backend=backend)
+    assert "--backend process" in caught.value.do
 
 
 def test_a_class_of_this_program_alone_has_one_card(options, gpu):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -27,11 +28,13 @@ from types import SimpleNamespace
 import pytest
 
 import protofl as pf
-from protofl.system.files.lock import folder_lock
+from protofl.hooks.discovery.command_help import summary
+from protofl.hooks.discovery.kinds import Plugin
 from protofl_flower.deployment import keys, link, node_process, programs, service_files
 from protofl_flower.deployment.deployed_run import options_of, real_options
 from protofl_flower.deployment.federation_file import Federation, Site, read_federation
 from protofl_flower.deployment.node_process import cause_in, check_clock, look_at
+from protofl_flower.files import folder_lock
 from protofl_flower.node.local_data import LocalData
 from protofl_flower.node.policy import Policy
 
@@ -537,3 +540,10 @@ def test_without_the_extra_a_command_says_what_to_install(cli, tmp_path, monkeyp
     found = cli(*words.split())
     assert found.exit_code == 2 and "pip install 'protofl[flower]'" in found.stderr
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("name", ["deploy", "node"])
+def test_help_is_read_without_an_import(name):
+    module = importlib.import_module(f"protofl_flower.commands.{name}")
+    plugin = Plugin("command", "x", "1.5", "theirs", f"{module.__name__}:app")
+    assert summary(plugin) == (module.app.info.help, "Deploy")
