@@ -11,8 +11,10 @@ FROM python:${PYTHON}-slim AS build
 ARG TORCH=cpu
 # What to install: the checkout, a wheel below dist, or a version of PyPI such as protofl==1.0.0.
 ARG PROTOFL=.
-# Extras, separated by commas: --build-arg EXTRAS=privacy,tables
+# Extras, separated by commas: --build-arg EXTRAS=tables,hf
 ARG EXTRAS=
+# Further distributions, such as --build-arg PLUGINS=./plugins/protofl_privacy
+ARG PLUGINS=
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/protofl
 ENV PATH=/opt/protofl/bin:$PATH
@@ -25,8 +27,8 @@ RUN case "$TORCH" in \
     esac
 WORKDIR /src
 COPY . .
-# hadolint ignore=DL3013
-RUN pip install "${PROTOFL}${EXTRAS:+[$EXTRAS]}" && protofl --version
+# hadolint ignore=DL3013,SC2086
+RUN pip install "${PROTOFL}${EXTRAS:+[$EXTRAS]}" $PLUGINS && protofl --version
 
 FROM python:${PYTHON}-slim
 LABEL org.opencontainers.image.title="protofl" \

@@ -52,6 +52,8 @@ def package_of(path: str) -> str:
     top, *rest = path.split("/")
     if top not in TOPS:
         return top
+    if "tests" in rest[:-1]:
+        return "tests"
     package = f"{top}/{rest[0]}"
     return f"core/{APART}" if path.startswith(f"core/{APART}/") else package
 

@@ -42,6 +42,12 @@ def faults(root: Path = ROOT, tag: str = "") -> list[str]:
     if cited.get("version") != version:
         wrong.append(f"CITATION.cff has version {cited.get('version')}, expected {version}")
 
+    for satellite in sorted((root / "plugins").glob("*/pyproject.toml")):
+        other = re.search(r'^version = "(.+)"$', satellite.read_text("utf-8"), re.MULTILINE)
+        if other is None or other[1] != version:
+            place = satellite.relative_to(root).as_posix()
+            wrong.append(f"{place} has version {other and other[1]}, expected {version}")
+
     headings = re.findall(r"^## (.+)$", text("CHANGELOG.md"), re.MULTILINE)
     first = headings[0].strip("[]") if headings else ""
     release = RELEASE.fullmatch(headings[0]) if headings else None
@@ -81,8 +87,11 @@ def _files(root: Path) -> list[Path]:
     pages = [
         p for d in ("docs", ".github") for p in (root / d).rglob("*") if p.suffix in {".md", ".yml"}
     ]
+    satellites = [
+        p for name in ("pyproject.toml", "README.md") for p in root.glob(f"plugins/*/{name}")
+    ]
     dockerfile = [root / "Dockerfile"] if (root / "Dockerfile").exists() else []
-    return sorted(here + pages + dockerfile)
+    return sorted(here + pages + satellites + dockerfile)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
 Prints the seconds per round, the time to import flwr, the lifetime of a ClientApp (the rest of a
 message's time is polling), and the peak resident memory of each program. The same clients train in
 two simulated runs: in the run's own process, and in worker processes. Messages and bytes are
-counted by tests/flower/server/test_faults.py. Needs protofl[flower]; Linux only.
+counted by
+plugins/protofl_flower/tests/server/test_faults.py. Needs protofl[flower]; Linux only.
 """
 
 from __future__ import annotations

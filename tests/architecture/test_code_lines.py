@@ -44,7 +44,12 @@ def test_blank_lines_comments_and_docstrings_do_not_count(code_lines):
 
 def test_each_file_counts_for_its_package(code_lines):
     files = dict.fromkeys(
-        ["core/protofl/runs/a.py", "core/protofl/testing/b.py", "plugins/x/c.py", "tests/d/e.py"],
+        [
+            "core/protofl/runs/a.py",
+            "core/protofl/testing/b.py",
+            "plugins/x/c.py",
+            "plugins/x/tests/f.py",
+        ],
         "x = 1\n",
     )
     files |= {"docs/a.py": "x = 1\n", "core/protofl/py.typed": ""}

@@ -24,6 +24,7 @@ NAMED = (
     "CITATION.cff",
     "CHANGELOG.md",
     "pyproject.toml",
+    "plugins/protofl_ray/pyproject.toml",
     "SECURITY.md",
 )
 
@@ -73,6 +74,10 @@ def test_a_release_that_agrees(release_check, copy):
         ("CHANGELOG.md", f"## {__version__} - ", "## Unreleased ", 'begins with "Unreleased'),
         ("CHANGELOG.md", "### Added", "### Methods", "'Methods' is not one of ['Added', 'Ch"),
         ("core/protofl/system/version.py", __version__, "9.9.9", "the tag is"),
+        (
+            "plugins/protofl_ray/pyproject.toml", f'version = "{__version__}"', 'version = "9"',
+            "plugins/protofl_ray/pyproject.toml has version 9",
+        ),
         ("core/protofl/system/version.py", "__version__", "version", "expected a line"),
         (
             "SECURITY.md", "github.com/protofl/protofl/security/advisories/new)",
@@ -136,10 +141,11 @@ def test_every_extra_is_on_the_page():
 
 
 def test_workflows_name_every_extra_that_resolves():
-    """`browser` needs a browser; all other extras are installed together."""
+    """`browser` needs a browser; all others are installed together, three from plugins."""
     workflow = (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8")
     named = re.search(r"'\.\[(dev,docs,.*)\]'", workflow)[1].split(",")
-    assert {*named} == {*PROJECT["project"]["optional-dependencies"]} - {"browser"}
+    satellites = {*re.findall(r"-e \./plugins/protofl_(\w+)", workflow)}
+    assert {*named} | satellites == {*PROJECT["project"]["optional-dependencies"]} - {"browser"}
 
 
 def test_the_image_has_no_file_of_a_user():
@@ -151,17 +157,17 @@ def test_the_image_has_no_file_of_a_user():
 
 @pytest.mark.slow
 def test_a_built_package(tmp_path):
-    """Both files have what `.ci/package` checks. They are built here without a network."""
+    """The files of all distributions have what `.ci/package` checks, built without a network."""
     build = (
         "import hatchling.build as b, sys; b.build_wheel(sys.argv[1]); b.build_sdist(sys.argv[1])"
     )
-    clone = tmp_path / "clone"
+    clone, dist = tmp_path / "clone", tmp_path / "dist"
     shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns(
         ".git", ".venv", "tests", "runs", "data", "site", "dist", "lowest", ".site", "__pycache__"
     ))  # fmt: skip
-    subprocess.run([sys.executable, "-c", build, tmp_path], cwd=clone, check=True)
-    files = [*tmp_path.glob("*.whl"), *tmp_path.glob("*.tar.gz")]
-    command = [sys.executable, ROOT / ".ci/package_contents.py", *files]
+    for place in (clone, *(path.parent for path in clone.glob("plugins/*/pyproject.toml"))):
+        subprocess.run([sys.executable, "-c", build, dist], cwd=place, check=True)
+    command = [sys.executable, ROOT / ".ci/package_contents.py", dist]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" MB without ") == 2
+    assert done.stdout.count(" MB without ") == 8

@@ -29,7 +29,12 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*\w(?![\w-]|…)")
 NAME = re.compile(r"(?<![\w./:-])(?:pf|protofl|protofl_\w+)(?:\.[A-Za-z_]\w*)+(?![\w/-])")
 
 ARGUMENT = re.compile(r"add_argument\(\s*\"(--[a-z-]+)\"")
-GROUPS = {*tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]}
+PROJECTS = (ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml"))
+GROUPS = {
+    group
+    for file in PROJECTS
+    for group in tomllib.loads(file.read_text("utf-8"))["project"]["entry-points"]
+}
 
 TAGS = {"protofl.key"}
 """Names of tags in trackers' services."""
