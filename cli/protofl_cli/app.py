@@ -56,6 +56,9 @@ CLOSED = 141
 """Exit code if standard output was closed: that of SIGPIPE in a shell."""
 
 
+OF_PICTURES = ("matplotlib", "jinja2")
+"""Packages of pictures and pages. An install with ``--no-deps`` may lack them."""
+
 COMMANDS = "protofl_cli.plugin_commands"
 """The key of the plugins' commands in a context."""
 
@@ -156,6 +159,12 @@ def _report(problem: Exception, *, debug: bool) -> int:
     if isinstance(problem, OSError) and problem.filename is not None:
         render.error(f"{problem.filename}: {problem.strerror}")
         return 1
+    if isinstance(problem, ModuleNotFoundError) and problem.name in OF_PICTURES:
+        render.error(
+            f"this command needs {problem.name}, which is not installed",
+            do=f"install it: pip install {problem.name}",
+        )
+        return 2
     if said := memory_problem(problem):
         render.error(said, do="use fewer clients, workers or features, or a GPU")
         return 1

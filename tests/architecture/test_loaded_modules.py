@@ -68,6 +68,33 @@ def test_a_run_loads_what_it_uses(tmp_path):
     assert methods == {"protofl_plugins.methods.fedproto"}
 
 
+COMMAND = """
+import sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Block())
+from protofl_cli.start import main
+del sys.argv[1]
+main()
+"""
+
+
+@pytest.mark.slow
+def test_report_and_plot_name_what_they_lack(tmp_path):
+    loaded(tmp_path)  # makes the run folder
+    for package, words in (
+        ("jinja2", ["report", "run", "--out", "a.html"]),
+        ("matplotlib", ["plot", "curve", "run", "--out", "a.pdf"]),
+    ):
+        command = [sys.executable, "-c", COMMAND, package, *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2 and f"pip install {package}" in done.stderr, done.stderr
+
+
 @pytest.mark.slow
 def test_an_option_opens_its_door(tmp_path):
     """The names of `DOORS` exist, so that a renamed module is noticed."""
