@@ -198,7 +198,7 @@ def _usage(problem: Any) -> tuple[str, str, str]:  # noqa: ANN401 - a class that
         known = context.command.list_commands(context)
         typed = what.partition("'")[2].partition("'")[0]
         near = _near(typed, known) or f"known: {', '.join(known)}"
-        install = how_to_install(typed)
+        install = how_to_install(typed) if context.parent is None else ""
     what = what[:1].lower() + what[1:].rstrip(".")
     return what, near, f"{install}see: {context.command_path if context else 'protofl'} --help"
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from protofl.hooks.discovery import command_help
+from protofl.hooks.discovery import command_help, satellites
 from protofl.hooks.discovery.kinds import Plugin
 
 GREET = '''
@@ -135,6 +135,14 @@ def test_a_blocked_command_is_not_there(cli, installed, monkeypatch):
     monkeypatch.setenv("PROTOFL_BLOCK", "command/greet")
     assert "Greet" not in cli("--help").output
     assert "no such command 'greet'" in cli("greet", "you").stderr
+
+
+def test_a_name_of_a_satellite_says_what_to_install(cli, monkeypatch):
+    monkeypatch.setitem(satellites.SATELLITES, "ray", ("beam",))
+    for words in (["beam", "--help"], ["show", "backend/beam"]):
+        found = cli(*words)
+        assert found.exit_code == 2 and "pip install . ./plugins/protofl_ray" in found.stderr
+    assert "./plugins" not in cli("runs", "beam").stderr
 
 
 # --- commands that clash or fail ----------------------------------------------------------------
