@@ -10,13 +10,11 @@ from protofl.errors import UsageError, unknown
 from protofl.hooks.discovery.kinds import KINDS
 from protofl.hooks.discovery.registry import Registry
 from protofl.runs.plugin_names import kind_of
-from protofl.runs.recipes import Recipe, recipe_of
-from protofl.system.files.atomic import regular_file
 from protofl.system.files.home import expand_user
 from protofl.system.sources import load
 from protofl.testing import CONTRACTS as OF_ONE_RUN
 from protofl.testing.contract import Contract
-from protofl_workbench.reproductions.finding import collection_of_file, holds_reproduction
+from protofl_workbench.reproductions.finding import collection_of_file
 from protofl_workbench.reproductions.reproduction_contract import ReproductionContract
 
 CONTRACTS: dict[str, type[Contract]] = {**OF_ONE_RUN, "reproduction": ReproductionContract}
@@ -33,7 +31,7 @@ def contract_for(
     Args:
         text: ``[KIND/]NAME[:ARGUMENT]`` of an installed plugin, by default of the first kind with
             this name; ``[KIND/]MODULE:CLASS`` or ``[KIND/]FILE.py:CLASS`` of a class that is not
-            installed; ``FILE.toml`` of a recipe or a reproduction.
+            installed; ``FILE.toml`` of a reproduction.
         options: Options of the plugin, merged over its ``check_options``.
         data_dir: Folder of downloads of data sets, generators and text encoders.
 
@@ -44,16 +42,10 @@ def contract_for(
     left, colon, right = rest.partition(":")
     values: dict[str, Any] = {}
     if left.endswith(".toml"):
-        kind, path = "recipe", expand_user(left)
+        kind, path = "reproduction", expand_user(left)
         if not path.is_file():
-            raise UsageError(
-                f"there is no file {left}", do="give the path of a recipe or a reproduction"
-            )
-        if holds_reproduction(path):
-            kind, values["plugin"] = "reproduction", collection_of_file(path)
-        else:
-            values["plugin"] = _recipe_in(path)
-        values["name"] = path.stem
+            raise UsageError(f"there is no file {left}", do="give the path of a reproduction")
+        values |= {"plugin": collection_of_file(path), "name": path.stem}
     elif colon and (left.endswith(".py") or _means_module(left, right)):
         if kind == "command":
             raise UsageError(
@@ -76,15 +68,6 @@ def contract_for(
     contract = made()
     contract.choice() if kind not in ("method", "payload-transform", "command") else contract.cls
     return made
-
-
-def _recipe_in(path: Path) -> type[Recipe]:
-    """Return the recipe of a file; errors name the file."""
-    try:
-        return recipe_of(regular_file(path).read_text(encoding="utf-8"))
-    except UsageError as error:
-        error.what = f"{path}: {error.what}"
-        raise
 
 
 def _split_kind(text: str) -> tuple[str, str]:

@@ -59,5 +59,5 @@ def words(values: Iterable[Any]) -> Completer:
     return lambda incomplete: [word for word in known if word.startswith(incomplete)]
 
 
-METHODS = plugin_names("method", "recipe")
+METHODS = plugin_names("method")
 """Completes METHOD of commands that train."""

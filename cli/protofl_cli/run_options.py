@@ -107,7 +107,7 @@ def _parameter(name: str) -> inspect.Parameter:
 def _completer(kind: str, types: Sequence[Any]) -> completion.Completer | None:
     """Return the completer of an option: names of plugins of a kind, or the words of a literal."""
     if kind:
-        return completion.plugin_names(*(["method", "recipe"] if kind == "method" else [kind]))
+        return completion.plugin_names(kind)
     known = choices(types)
     return completion.words(known) if known else None
 

@@ -35,9 +35,6 @@ def page_rows(run: Run) -> list[tuple[str, str]]:
     if config["trials"] > 1:
         seeds += f" … {config['seed'] + config['trials'] - 1}, {config['trials']} trials"
     rows = [("folder", shown_path(run.folder)), ("identity", run.identity or "not recorded")]
-    if config.get("recipe"):
-        recipe = {"distribution": "?", "version": "?", "name": "?"} | config["recipe"]
-        rows.append(("recipe", "{name} of {distribution} {version}".format(**recipe)))
     rows += [("method", config["method"]), ("seed", seeds), ("rounds", _rounds(run))]
     rows += [(f"{'options' if n == 0 else ''}", line) for n, line in enumerate(_options(run))]
     rows += _data_rows(run)
@@ -111,10 +108,7 @@ def _options(run: Run) -> list[str]:
     """Return the options that differ from their defaults, and the options of plugins."""
     from protofl.system.options.table import EXTENT, OPTIONS, flag_of, usual_values
 
-    usual, elsewhere = (
-        usual_values(run.config),
-        {*EXTENT, "options", "recipe", "data_dir", "dataset"},
-    )
+    usual, elsewhere = usual_values(run.config), {*EXTENT, "options", "data_dir", "dataset"}
     changed = [
         f"{flag_of(key)} {_text(value)}"
         for key, value in run.config.items()

@@ -11,7 +11,7 @@ from protofl.system.formatting import count, size_text
 from protofl_cli import render
 from protofl_cli.json_output import print_json
 from protofl_cli.model_tables import si
-from protofl_cli.tables import clock, composition_rows, run_name
+from protofl_cli.tables import clock, composition_rows
 
 if TYPE_CHECKING:
     from protofl.federation.plan import Plan
@@ -59,7 +59,7 @@ def show_run_plan(request: Request, *, as_json: bool = False) -> None:
     with render.waiting("planning"):
         plan = plan_run(request, notes.append)
     settings, measured = plan.settings, list[Row]()
-    title = f"{run_name(plan)} · {settings.models} · {settings.dataset}"
+    title = f"{settings.method} · {settings.models} · {settings.dataset}"
     render.heading(title, "plan")
     with render.waiting("measuring"):
         if settings.dry_run:

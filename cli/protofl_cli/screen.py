@@ -13,7 +13,7 @@ from protofl.system.formatting import count
 from protofl_cli import render
 from protofl_cli.last_table import result_rows, run_rows
 from protofl_cli.profile_tables import show_profile
-from protofl_cli.tables import clock, composition_rows, run_name, shown_path
+from protofl_cli.tables import clock, composition_rows, shown_path
 
 if TYPE_CHECKING:
     from protofl.federation.plan import Plan
@@ -145,7 +145,7 @@ class Screen:
         if self.quiet:
             return
         s = plan.settings
-        title = f"{run_name(plan)} · {s.models} · {s.dataset}"
+        title = f"{s.method} · {s.models} · {s.dataset}"
         if title != self._title:
             render.heading(title)
         render.pairs(composition_rows(plan, folder))
@@ -199,7 +199,7 @@ class Screen:
         s = plan.settings
         if not self.quiet:
             render.text()
-        name, others = f"{run_name(plan)} · {s.models} · {s.dataset}", run_rows(result)
+        name, others = f"{s.method} · {s.models} · {s.dataset}", run_rows(result)
         folder = shown_path(result.folder)
         others += [("run folder", folder), ("report", f"protofl report {folder}")]
         if columns:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 def _name(sweep: Sweep) -> str:
     options = sweep.base.options
-    method = options.get("recipe", {}).get("name") or options.get("method")
-    parts = [method, options.get("models"), options.get("dataset") or "digits"]
+    parts = [options.get("method"), options.get("models"), options.get("dataset") or "digits"]
     swept = {axis.option for axis in sweep.axes if not axis.owner}
     return " · ".join(str(name) for name in parts if name and name not in swept)
 

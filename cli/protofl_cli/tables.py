@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from protofl.records.run_folder import RunFolder
 
 
-def run_name(plan: Plan) -> str:
-    """Return the recipe of a run, otherwise the method."""
-    return plan.settings.recipe.get("name", plan.settings.method)
-
-
 def providers(composition: Composition) -> dict[str, str]:
     """Return {hook: providers}, and the terms of the loss."""
     texts = {
@@ -42,9 +37,6 @@ def composition_rows(plan: Plan, folder: RunFolder | None = None) -> list[tuple[
 
     s, info, composition = plan.settings, plan.info, plan.composition
     rows = list(providers(composition).items())
-    if s.recipe:
-        origin = "{name} of {distribution} {version}".format(**s.recipe)
-        rows.insert(0, ("recipe", f"{origin}: {s.method} with changes below"))
     transforms = [m.name for m in composition.members.values() if m.kind == "payload-transform"]
     if transforms:
         rows.append(("transforms", ", then ".join(transforms)))

@@ -90,7 +90,7 @@ ALIASES = {
 - A default of None means that the variant, another option or the hook `resolve` sets the value. The
   annotation is then the final type.
 - `consent=True` marks an option that only the user may set, such as opening a pickle. The command
-  line and the arguments of `pf.run` may set it; a file, a recipe or a run folder may not.
+  line and the arguments of `pf.run` may set it; a file or a run folder may not.
 - `from_data=True` marks an option of a model group for which a data set may have a default.""",
 }
 """Descriptions of names that have no docstring of their own."""

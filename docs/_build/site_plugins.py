@@ -57,10 +57,6 @@ SECTIONS = {
         "Model groups",
         "`--models NAME`. `protofl show NAME` counts the parameters and FLOPs of each architecture.",
     ),
-    "recipe": (
-        "Recipes",
-        "`protofl run NAME`; see [Write a recipe](../how-to/write-a-recipe.md).",
-    ),
     "reproduction": (
         "Reproductions",
         "`protofl reproduce COLLECTION/NAME`; see [Reproduce tables](../how-to/reproduce-tables.md).",

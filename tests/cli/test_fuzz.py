@@ -98,11 +98,10 @@ OPTIONS = {
     "--out": ["runs/a", "used", "x" * 300, "file/below"],
     "--config": ["c.json", "c.toml", "deep.json", "nope.toml", "binary.toml"],
     "--data-dir": ["file"],
-    "--save-recipe": ["r.toml", "r.txt"],
 }
 FLAGS = ["--resume", "--quiet", "--augment", "--drop-last", "--deterministic", "--same-init"]
 FLAGS += ["--no-augment", "--profile", "--hold-split", "--nonsense", "--qiet"]
-METHODS = ["local", "fedproto", "fedsa", "fedavg", "fedsa-tgp", "nope", "fedktl", ""]
+METHODS = ["local", "fedproto", "fedsa", "fedavg", "nope", "fedktl", ""]
 OTHERS = [
     ["show", "fedsa"],
     ["show", "nope/x"],

@@ -7,9 +7,6 @@ import os
 
 import pytest
 
-import protofl as pf
-from protofl.system.files.tables import write_table
-
 COMMANDS = {
     "partition show": ["partition", "show", "--clients", "2", "--out"],
     "generator train": ["generator", "train", "digits", "--out"],
@@ -84,13 +81,6 @@ def test_no_part_of_a_plugin_is_left_on_a_full_disk(cli, tmp_path):
         found = cli("new-plugin", "my-method", "--out", tmp_path / "new")
     assert found.exit_code == 2 and "cannot be written" in found.stderr
     assert not [*(tmp_path / "new").iterdir()]
-
-
-@pytest.mark.parametrize("name", ["recipe.toml", "recipe.json"])
-def test_no_part_of_a_table_is_left_on_a_full_disk(tmp_path, name):
-    with small_disk(), pytest.raises(pf.UsageError, match=r"be written: .*too large"):
-        write_table(tmp_path / name, {"description": "x" * 900}, "--save-recipe")
-    assert not [*tmp_path.iterdir()]
 
 
 SOURCES = {

@@ -70,7 +70,6 @@ except Found:
     ("words", "line"),
     [
         ("run fedsa --models htfe8", "fedsa · htfe8 · digits"),
-        ("run fedsa-tgp --models htcnn8 --dataset mnist", "fedsa-tgp · htcnn8 · mnist"),
         ("run --resume --out runs/mine", "resuming runs/mine"),
         ("run fedsa --models htfe8 --events events.jsonl", "fedsa · htfe8 · digits"),
     ],
@@ -110,7 +109,6 @@ def test_every_setting_has_its_option_and_the_reverse():
         "method",
         "--config",
         "--out",
-        "--save-recipe",
         "--resume",
         "--reuse",
         "--plan",
@@ -121,9 +119,8 @@ def test_every_setting_has_its_option_and_the_reverse():
         "--json",
         "--trust-code",
     }
-    # The recipe is given as METHOD, and `Settings` stores its source.
     placed = {name for name, option in OPTIONS.items() if option.panel}
-    assert placed == OPTIONS.keys() - {"method", "recipe"}
+    assert placed == OPTIONS.keys() - {"method"}
     assert flags - {"--help", "-h"} == {flag_of(name) for name in placed} | own
 
 

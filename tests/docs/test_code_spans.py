@@ -172,7 +172,7 @@ def test_code_spans_name_what_exists():
 
 @pytest.mark.parametrize(
     "span",
-    ["docs/recipes.md", "protofl run local --modles x", "protofl rum", "--no-such", "pf.nothing"],
+    ["docs/nowhere.md", "protofl run local --modles x", "protofl rum", "--no-such", "pf.nothing"],
 )
 def test_a_wrong_span_is_noticed(span):
     assert wrong(span)

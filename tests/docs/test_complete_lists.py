@@ -17,7 +17,7 @@ def ours(kind):
 
 
 LISTS = {
-    "tutorials/first-plugin.md": {*KINDS} - {"recipe", "reproduction"},
+    "tutorials/first-plugin.md": {*KINDS} - {"reproduction"},
     "background/architecture.md": ours("backend"),
     "background/performance.md": {
         n for n in ours("method") if hasattr(Registry().load("method", n), "terms")

@@ -86,7 +86,7 @@ def figures(out):
 
 
 def test_there_is_a_guide_for_each_kind():
-    assert set(GUIDES) == set(KINDS) - {"recipe", "reproduction"}  # these have pages of their own
+    assert set(GUIDES) == set(KINDS) - {"reproduction"}  # it has a page of its own
 
 
 @pytest.mark.parametrize("kind", quick(GUIDES, "dataset", "method", "metric", "model-group"))

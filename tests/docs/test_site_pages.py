@@ -87,7 +87,7 @@ HEADINGS = {
 
 
 def test_all_kinds_are_looked_at():
-    without_hooks = {"recipe", "reproduction", "command"}  # two kinds of data, and functions
+    without_hooks = {"reproduction", "command"}  # files, and functions
     assert set(HEADINGS) == set(KINDS) - without_hooks
     assert not [hook for kind in without_hooks for hook in spec_hooks(kind)]
     found = {(kind, hook.name) for kind, hook in specified()}

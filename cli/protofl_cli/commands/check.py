@@ -32,7 +32,7 @@ def check(
             autocompletion=plugin_names(prefixed=True),
             help="[KIND/]NAME of an installed plugin, with its argument if it has one "
             "(model-group/torchvision:resnet18); MODULE:CLASS or FILE.py:CLASS of a plugin that is "
-            "not installed; or FILE.toml of a recipe or a reproduction.",
+            "not installed; or FILE.toml of a reproduction.",
         ),
     ],
     set_: Annotated[

@@ -33,7 +33,7 @@ def list_plugins(
         option(
             "--kind",
             "KIND",
-            "Only this kind: method, defence, recipe, reproduction, model-group, partitioner, "
+            "Only this kind: method, defence, reproduction, model-group, partitioner, "
             "dataset, generator, text-encoder, payload-transform, metric, client-sampler, "
             "device-model, schedule, tracker, engine, backend or command.",
             autocompletion=_kinds,

@@ -31,8 +31,7 @@ def run(
         str | None,
         typer.Argument(
             metavar="METHOD",
-            help="Method or recipe; FILE.py:CLASS for a method that is not installed. --config can "
-            "set it too.",
+            help="The method; FILE.py:CLASS if it is not installed. --config can set it too.",
             autocompletion=METHODS,
         ),
     ] = None,
@@ -53,16 +52,6 @@ def run(
             "DIR",
             "Run folder (default: runs/METHOD-MODELS-DATA-sSEED-TIME)",
             rich_help_panel=PANEL,
-        ),
-    ] = None,
-    save_recipe: Annotated[
-        Path | None,
-        option(
-            "--save-recipe",
-            "FILE",
-            "Write the given options as a recipe, .toml or .json, after the dry run.",
-            rich_help_panel=PANEL,
-            hidden=True,
         ),
     ] = None,
     resume: Annotated[
@@ -131,12 +120,11 @@ def run(
     from protofl_cli.screen import Screen
 
     if plan:
-        others = {"--resume": resume, "--reuse": reuse, "--save-recipe": save_recipe}
-        _check_plan_only({**others, "--events": events})
+        _check_plan_only({"--resume": resume, "--reuse": reuse, "--events": events})
     if events == STDOUT and as_json:
         raise _both_on_stdout()
     typed = {"method": method, **{k.removesuffix("_"): value for k, value in arguments.items()}}
-    places = {"config": config, "out": out, "resume": resume, "save_recipe": save_recipe}
+    places = {"config": config, "out": out, "resume": resume}
     screen = Screen(quiet=quiet or plan)
     try:
         with ExitStack() as until:
@@ -247,8 +235,7 @@ def _check_plan_only(others: dict[str, Any]) -> None:
 
 def _title(settings: Settings) -> str:
     """Return the title of a run before its plugins are loaded."""
-    name = settings.recipe.get("name", settings.method)
-    return f"{name} · {settings.models} · {settings.dataset}"
+    return f"{settings.method} · {settings.models} · {settings.dataset}"
 
 
 def _to_continue(folder: RunFolder | None, otherwise: str = "") -> str:

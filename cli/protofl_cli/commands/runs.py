@@ -34,7 +34,7 @@ def list_runs(
         Path | None, typer.Argument(metavar="[DIR]", help="Folder of runs, as --runs.")
     ] = None,
     runs: Folder = Path("runs"),
-    method: Annotated[str | None, option("--method", "NAME", "Only this method or recipe.")] = None,
+    method: Annotated[str | None, option("--method", "NAME", "Only this method.")] = None,
     models: Annotated[str | None, option("--models", "GROUP", "Only this model group.")] = None,
     dataset: Annotated[str | None, option("--dataset", "NAME", "Only this data set.")] = None,
     seed: Annotated[int | None, option("--seed", "N", "Only this seed.")] = None,

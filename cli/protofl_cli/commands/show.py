@@ -84,8 +84,6 @@ def show(
 
     if kind == "command":
         render.pairs([("run it", f"protofl {short}"), ("options", f"protofl {short} --help")])
-    elif kind == "recipe":
-        _recipe(short, plugin_class)
     elif kind == "reproduction":
         _reproductions(plugin_class)
     else:
@@ -119,13 +117,11 @@ def _values(
         classes: Number of classes C of a model group's architectures.
     """
     kind, short = plugin.kind, plugin.name
-    without_options = kind in ("command", "recipe", "reproduction")
+    without_options = kind in ("command", "reproduction")
     runs = kind == "method" and not hasattr(plugin_class, "donates")
     terms = _terms(plugin_class) if kind == "method" else None
     facts, architectures = None, None
-    if kind == "recipe":
-        facts = {**dict(_recipe_rows(short, plugin_class)), "file": plugin_class.text}
-    elif kind == "dataset":
+    if kind == "dataset":
         facts = dict(_dataset_rows(short, plugin_class))
     elif kind == "model-group":
         facts, architectures = group_values(registry, group, plugin_class, classes)
@@ -215,7 +211,7 @@ def _about(registry: Registry, plugin: Plugin, plugin_class: type) -> list[str]:
     module = plugin.target.partition(":")[0]
     if plugin.kind == "command":
         return [summary(plugin)[0]]
-    if plugin.kind in ("recipe", "reproduction"):
+    if plugin.kind == "reproduction":
         return inspect.cleandoc(plugin_class.__doc__ or "").splitlines()
     shared = sum(p.target.partition(":")[0] == module for p in registry.plugins(plugin.kind)) > 1
     class_text = inspect.cleandoc(plugin_class.__doc__ or "")
@@ -246,24 +242,6 @@ def _options(kind: str, plugin: str, plugin_class: type) -> None:
         )
     else:
         render.text("It has no options of its own.\n")
-
-
-def _recipe(name: str, plugin_class: Any) -> None:  # noqa: ANN401 - a plugin
-    """Print the file of a recipe, and how to run and change it."""
-    render.pairs(_recipe_rows(name, plugin_class))
-    render.text(f"\n{name}.toml")
-    for row in plugin_class.text.rstrip().splitlines():
-        render.line(f"  {row}")
-    render.text()
-
-
-def _recipe_rows(name: str, plugin_class: Any) -> list[tuple[str, str]]:  # noqa: ANN401 - a plugin
-    values = plugin_class.values
-    return [
-        ("run it", f"protofl run {name}{'' if 'models' in values else ' --models GROUP'}"),
-        ("change it", "any option of protofl run; the command line wins"),
-        ("its method", f"protofl show {values['method']}"),
-    ]
 
 
 def _reproductions(plugin_class: Any) -> None:  # noqa: ANN401 - a plugin

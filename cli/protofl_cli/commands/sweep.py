@@ -34,7 +34,7 @@ def sweep(
         str | None,
         typer.Argument(
             metavar="METHOD",
-            help="Method or recipe; none with --grid method=….",
+            help="The method; none with --grid method=….",
             autocompletion=METHODS,
         ),
     ] = None,

@@ -31,7 +31,7 @@ class Planned(_Event):
     method: str
     """Method."""
     name: str
-    """Recipe, otherwise method."""
+    """The method."""
     models: str
     """Model group."""
     dataset: str

@@ -176,7 +176,7 @@ class ShownPlugin(Output):
     ablations: dict[str, str] | None
     """Options of each ablation of the paper of a method."""
     facts: dict[str, str] | None
-    """Of a model group, data set, recipe or command: other facts, by name."""
+    """Of a model group, data set or command: other facts, by name."""
     architectures: list[Architecture] | None
     """Of a model group: its architectures; null if they depend on an argument."""
     reproductions: list[Reproduction] | None

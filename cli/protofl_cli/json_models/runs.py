@@ -25,7 +25,7 @@ class ListedRun(Output):
     identity: str
     """Identity; equal for runs that differ only in seed, trials and rounds. May be empty."""
     name: str
-    """Recipe, otherwise method."""
+    """The method."""
     method: str
     """Method."""
     models: str
@@ -279,7 +279,7 @@ class WatchedRun(Output):
     folder: str
     """Run folder."""
     name: str
-    """Recipe, otherwise method."""
+    """The method."""
     state: State
     """State."""
     trial: int

@@ -92,7 +92,7 @@ class Plan:
         rate_factor: Factor of all learning rates; 1 but in trials of engines.
         built: Initial models on the CPU, {client: model}, for plans of trials that are all alike:
             the first trial puts them there. None if each host builds its own.
-        set_by: {option: who set it}, see `Resolution`, or ``file NAME`` or ``recipe NAME``.
+        set_by: {option: who set it}, see `Resolution`, or ``file NAME``.
         resident: The samples on the device, which all plans that are made of this one share.
     """
 

@@ -44,7 +44,7 @@ class IndexEntry:
 
     Attributes:
         identity: Its identity; empty if the configuration cannot be read.
-        name: Its recipe, or its method.
+        name: Its method.
         method: Its method.
         models: Its model group.
         dataset: Its data set.
@@ -129,7 +129,7 @@ def _about(config: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("method", "clients", "seed", "trials", "rounds")
     return {
         "identity": config.get("identity", ""),
-        "name": (config.get("recipe") or {}).get("name") or config["method"],
+        "name": config["method"],
         "models": config["models"],
         "dataset": config["dataset"],
         "digest": (config.get("data") or {}).get("digest", ""),

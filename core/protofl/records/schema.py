@@ -157,7 +157,6 @@ class Config(_Form):
     files: dict[str, str] = {}
     depends_on: list[str] = []
     notes: list[str] = []
-    recipe: dict[str, str] | None = None
     plugins: list[_Plugin] = []
     versions: dict[str, str] = {}
     machine: dict[str, str] = {}

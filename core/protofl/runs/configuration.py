@@ -42,9 +42,8 @@ def config_of(
     settings = untracked(plan.settings)
     values: dict[str, Any] = json.loads(settings.model_dump_json(exclude={*UNRECORDED} - held))
     values["options"] = {k: v for k, v in values["options"].items() if k not in UNRECORDED}
-    for key in ("recipe", "classes"):
-        if not values[key]:
-            del values[key]
+    if not values["classes"]:
+        del values["classes"]
     usual = usual_values(values)
     others = {k for k in values if k in usual and values[k] != usual[k]}
     set_by = {k: who for k, who in plan.set_by.items() if k in others or "." in k}
@@ -185,4 +184,4 @@ def folder_words(plan: Plan) -> list[str]:
     """Return the words of a run folder's name: method, models, data and seed."""
     s = plan.settings
     data, _, file = s.dataset.partition(":")
-    return [s.recipe.get("name", s.method), s.models, data, Path(file).stem, f"s{s.seed}"]
+    return [s.method, s.models, data, Path(file).stem, f"s{s.seed}"]

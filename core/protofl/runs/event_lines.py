@@ -120,7 +120,7 @@ class EventLines:
             "planned",
             format=FORMAT,
             method=s.method,
-            name=s.recipe.get("name", s.method),
+            name=s.method,
             models=s.models,
             dataset=s.dataset,
             clients=event.plan.info.num_clients,

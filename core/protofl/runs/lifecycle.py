@@ -19,7 +19,6 @@ from protofl.federation.federation import Federation
 from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
 from protofl.federation.pool_interface import Pool, Starting, keep_files
-from protofl.federation.resolution import parts_of
 from protofl.federation.schedules import check_pool
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
@@ -36,7 +35,6 @@ from protofl.records.run_folder import RunFolder
 from protofl.runs.configuration import about_arithmetic, config_of, folder_words
 from protofl.runs.kept_weights import announce, check_place
 from protofl.runs.planning import observes, plan_run, with_store
-from protofl.runs.recipes import typed_in, write_recipe
 from protofl.runs.request import Request
 from protofl.runs.round_commits import RoundCommits, wait_for_commits
 from protofl.system.device import current_card
@@ -301,12 +299,8 @@ class _Lifecycle:
         return learned
 
     def _begin_record(self) -> None:
-        """Write the recipe that was asked for, and create the folder."""
+        """Create the folder."""
         plan = self.plan
-        if path := self.request.save_recipe:
-            parts = parts_of(plan.composition, plan.choices)
-            write_recipe(path, typed_in(plan.settings, parts, self.request.options))
-            self._note(f"the recipe of this run is in {path}")
         with self.profile.sums.span("costs", "start"):
             for architecture in plan.info.architectures:
                 plan.cost(architecture)  # kept for the rounds

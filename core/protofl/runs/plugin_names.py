@@ -102,12 +102,11 @@ class ClassNames:
 
     def _replace(self, kind: str, name: str) -> None:
         """Block installed plugins of the same name, because the given class replaces them."""
-        for each in ("method", "recipe") if kind == "method" else (kind,):
-            for plugin in installed(each, self.block):
-                if plugin.name == name:
-                    self.block.append(f"{plugin.label}@{plugin.distribution}")
-                    owned = f"the {plugin.kind} of {plugin.distribution}"
-                    self.notes.append(f"{name!r} is the class given, not {owned}")
+        for plugin in installed(kind, self.block):
+            if plugin.name == name:
+                self.block.append(f"{plugin.label}@{plugin.distribution}")
+                owned = f"the {plugin.kind} of {plugin.distribution}"
+                self.notes.append(f"{name!r} is the class given, not {owned}")
 
 
 def _place(kind: str, text: str) -> tuple[str, str]:

@@ -58,8 +58,7 @@ class Lines:
         self._score = plan.data.task.score_name
         s, about = plan.settings, plan.info
         self._say(
-            f"{s.recipe.get('name', s.method)} · {s.models} · {s.dataset}: "
-            f"{about.num_clients} clients, {s.rounds} rounds"
+            f"{s.method} · {s.models} · {s.dataset}: {about.num_clients} clients, {s.rounds} rounds"
         )
         for note in dict.fromkeys([*plan.notes, *plan.split(0).notes]):
             self._say(f"note: {note}")

@@ -28,7 +28,6 @@ def run(
     config: str | Path | None = None,
     set: Mapping[str, Any] | None = None,
     progress: Progress | bool = True,
-    save_recipe: str | Path | None = None,
     reuse: str | Path | None = None,
     **options: Any,  # noqa: ANN401 - the options of a run
 ) -> Result:
@@ -39,7 +38,7 @@ def run(
     import a class of a script's own file or of a notebook.
 
     Args:
-        method: A method or a recipe.
+        method: A method.
         models: A model group.
         dataset: A data set, or the data: ``(x_train, y_train)`` or ``(x_train, y_train, x_test,
             y_test)`` of arrays or tensors, a mapping with these names and perhaps ``classes``, a
@@ -53,7 +52,6 @@ def run(
         set: Options of plugins as ``--set`` takes them: ``{"lambda": 1, "dataset.side": 32}``.
         progress: Called with every event of the run (`protofl.events`). True: print a line per
             round and notes. False: print nothing.
-        save_recipe: A new file, .toml or .json, for the options given: a recipe of this run.
         reuse: A folder of runs. A run that exists in it is not trained again; one with fewer
             rounds continues. Otherwise the run starts in it.
         **options: All other options of ``protofl run`` by their long names; ``classes=[CLASS, …]``
@@ -69,12 +67,7 @@ def run(
         True
     """
     typed = {"method": method, "models": models, "dataset": dataset, "partition": partition}
-    places: dict[str, Any] = {
-        "out": out,
-        "resume": resume,
-        "config": config,
-        "save_recipe": save_recipe,
-    }
+    places: dict[str, Any] = {"out": out, "resume": resume, "config": config}
     return run_named({**typed, "set": set, **options}, reuse=reuse, progress=progress, **places)
 
 
@@ -108,7 +101,7 @@ def run_named(
         return run_or_reuse(request, reuse, follow, idle).result
 
 
-_PLACES = ("out", "resume", "config", "save_recipe", "reuse")
+_PLACES = ("out", "resume", "config", "reuse")
 
 
 class Session:
@@ -148,7 +141,7 @@ class Session:
         """Train a federation, as `protofl.run` does.
 
         Args:
-            method: A method or a recipe.
+            method: A method.
             **options: As `protofl.run` takes them, over those of the session.
 
         Raises:

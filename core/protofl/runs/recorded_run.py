@@ -80,8 +80,8 @@ class Run(Reading):
 
     @property
     def name(self) -> str:
-        """The recipe of the run, or its method."""
-        name: str = self.config.get("recipe", {}).get("name") or self.config["method"]
+        """The method of the run."""
+        name: str = self.config["method"]
         return name
 
     @cached_property

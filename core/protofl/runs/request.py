@@ -1,7 +1,7 @@
 """Requests: the options of a run by name, who set which, and the settings that they make.
 
 `read_request` is the one door of the command line, of programs, reproductions and sweeps. Typed
-options win over those of a file, and these over those of a recipe.
+options win over those of a file.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.hooks.discovery.registry import Registry
 from protofl.runs.plugin_names import Extra, name_plugins
-from protofl.runs.recipes import check_needs, named_in, of_method, read_needs, with_recipe
 from protofl.system.consent import allow_folder, check_output, is_data_folder, is_inside
-from protofl.system.files.tables import check_new_table, read_table
+from protofl.system.files.tables import read_table
 from protofl.system.options.parsing import (
     by_option,
     check_texts,
@@ -38,10 +37,9 @@ class Request:
             that stand beside the run's own.
         out: The run folder, where one is given.
         resume: Whether to continue the run in it.
-        save_recipe: Where to write the options as a recipe, if anywhere.
         said: {plugin: its options that the user typed}. Options that need the user's consent must
             be among them.
-        set_by: {option: ``file NAME`` or ``recipe NAME``} of options that the user did not type.
+        set_by: {option: ``file NAME``} of options that the user did not type.
         quiet: Whether a ``--config`` file asks for the last table only.
         extra: Plugin classes that are not installed, {(kind, name): class}.
         home: The folder of the file that holds options, in which it may name output folders.
@@ -52,7 +50,6 @@ class Request:
     options: dict[str, Any]
     out: Path | None = None
     resume: bool = False
-    save_recipe: Path | None = None
     said: dict[str, dict[str, Any]] = field(default_factory=dict)
     set_by: dict[str, str] = field(default_factory=dict)
     quiet: bool = False
@@ -95,9 +92,8 @@ def read_request(
     config: str | Path | Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    save_recipe: str | Path | None = None,
 ) -> Request:
-    """Read options; those of a file and of a recipe are defaults below them.
+    """Read options; those of a file are defaults below them.
 
     Args:
         typed: Options by the long names of ``protofl run``, as one types them there.
@@ -107,50 +103,39 @@ def read_request(
         config: A TOML or JSON file with options, or what it holds.
         out: The run folder.
         resume: Continue the run in ``out``.
-        save_recipe: A new file, .toml or .json, for the options given.
 
     Raises:
-        UsageError: An option is not written as it should be, or the file or the recipe is broken.
+        UsageError: An option is not written as it should be, or the file is broken.
     """
     _check_is_no_file(typed.get("method"))
-    check_texts([typed, config, out, save_recipe])
+    check_texts([typed, config, out])
     typed = by_option(typed)
     typed, notes = name_plugins(typed, "" if config is not None else file, extra)
     place = None if out is None else Path(out)
-    target = None if save_recipe is None else Path(save_recipe)
-    if target is not None:
-        check_new_table(target, "--save-recipe")
     allow_folder(typed.get("data_dir"))
-    about: dict[str, Any] = {"extra": extra or {}, "notes": tuple(notes), "save_recipe": target}
+    about: dict[str, Any] = {"extra": extra or {}, "notes": tuple(notes)}
     if resume:
-        for value, flag in ((save_recipe, "--save-recipe"), (config, "--config")):
-            if value is not None:
-                raise UsageError(f"--resume continues the run as it was; leave {flag} out")
+        if config is not None:
+            raise UsageError("--resume continues the run as it was; leave --config out")
         if place is None:
             raise UsageError("--resume needs --out: the folder of the interrupted run")
         options = parse_options(typed)
         return Request(options, place, resume, said=options.get("options", {}), **about)
-    below, needs = Request({}, place), dict[str, str]()
-    if config is not None:
-        below, needs = _below(config, typed, place, file)
+    below = Request({}, place) if config is None else _below(config, typed, place, file)
     above = parse_options(typed, str(typed.get("method") or below.options.get("method") or ""))
-    merged = of_method(merge_options(below.options, above))
-    if needs:
-        named = named_in(merged) & named_in(below.options)
-        check_needs(f"--config {config}", needs, {(k, name) for k, name in named if name in needs})
-    request = replace(below, options=merged, **about)
-    options = with_recipe(merged, request.registry)
-    recipe = f"recipe {options.get('recipe', {}).get('name', '')}"
-    set_by = {**below.set_by, **dict.fromkeys(options.keys() - merged.keys(), recipe)}
-    set_by = {key: who for key, who in set_by.items() if key not in above}
-    said = of_method({**options, "options": above.get("options", {})})["options"]
-    return request.with_options(options, said=said, set_by=set_by)
+    return replace(
+        below,
+        options=merge_options(below.options, above),
+        said=above.get("options", {}),
+        set_by={key: who for key, who in below.set_by.items() if key not in above},
+        **about,
+    )
 
 
 def _below(
     config: str | Path | Mapping[str, Any], typed: Mapping[str, Any], out: Path | None, source: str
-) -> tuple[Request, dict[str, str]]:
-    """Return the request of a ``--config`` file alone, and the distributions that it needs.
+) -> Request:
+    """Return the request of a ``--config`` file alone.
 
     The data folder of a run's record never counts.
 
@@ -168,7 +153,7 @@ def _below(
     else:
         table, where = read_table(Path(config), "--config", "options"), f"--config {config}"
         home, name = Path(config).parent, f"file {Path(config).name}"
-    options, recorded, needs = options_in(table), "versions" in table, read_needs(table)
+    options, recorded = options_in(table), "versions" in table
     check_texts(options)
     data = options.get("data_dir")
     if data is not None and not is_data_folder(data):
@@ -191,8 +176,7 @@ def _below(
         "" if sources else name
     )  # a recorded run names who set an option, unless it is a default
     set_by = {**dict.fromkeys(options, default), **sources} if sources or name else {}
-    request = Request(options, out, set_by=set_by, quiet=quiet, home=home, recorded=recorded)
-    return request, needs if name else {}
+    return Request(options, out, set_by=set_by, quiet=quiet, home=home, recorded=recorded)
 
 
 def sources_in(recorded: Mapping[str, Any]) -> dict[str, str]:
@@ -209,6 +193,6 @@ def _check_is_no_file(method: object) -> None:
     """
     if isinstance(method, str) and method.endswith((".toml", ".json")):
         raise UsageError(
-            f"{method} is a file of options, expected the name of a method or a recipe",
+            f"{method} is a file of options, expected the name of a method",
             do=f"write --config {method}",
         )

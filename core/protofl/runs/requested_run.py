@@ -69,12 +69,6 @@ class RequestedRun:
                 "a reused run is found by its options",
                 "leave --out and --resume out",
             )
-        if request.save_recipe is not None:
-            raise UsageError(
-                f"--save-recipe {request.save_recipe} cannot be combined with --reuse",
-                "a recipe is written when a run starts",
-                "leave it out, or leave --reuse out",
-            )
         note = lambda line: progress(events.Note(line))  # noqa: E731
         plan = plan_run(request, note)
         return cls(request, plan, config_of(plan), progress)

@@ -129,9 +129,6 @@ def resumed_options(
             continue
         if value == "auto" and usual.get(key) == "auto":
             continue
-        recipe = values.get("recipe")
-        if key == "method" and isinstance(recipe, dict) and value == recipe.get("name"):
-            continue
         if str(values[key]) not in (str(value), _as_recorded(key, value)):
             raise UsageError(
                 f"{flag_of(key)} {value} differs from the run's {values[key]}",

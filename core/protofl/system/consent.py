@@ -1,7 +1,7 @@
 """Consent to code: the files and modules whose classes this command line or program allowed.
 
 The place of a class may come from a file that protofl reads: a reproduction, a configuration, a
-sweep, a recipe or a run folder. Importing the class runs code, so it needs consent: the place
+sweep or a run folder. Importing the class runs code, so it needs consent: the place
 itself on the command line or among a program's arguments, or ``--trust-code PATH``. Worker
 processes inherit the consents of the process that starts them.
 """
@@ -109,7 +109,7 @@ def check_recorded(options: Mapping[str, Any], file: str) -> None:
     """Check that the classes among recorded options may be imported.
 
     Args:
-        options: The options as ``config.json`` or a recipe has them.
+        options: The options as ``config.json`` or a ``--config`` file has them.
         file: The file, for the error.
 
     Raises:

@@ -29,7 +29,6 @@ from protofl.testing.methods import MethodContract
 from protofl.testing.metrics import MetricContract
 from protofl.testing.partitioners import PartitionerContract
 from protofl.testing.payload_transforms import PayloadTransformContract
-from protofl.testing.recipes import RecipeContract
 from protofl.testing.schedules import ScheduleContract
 from protofl.testing.text_encoders import TextEncoderContract
 from protofl.testing.trackers import TrackerContract
@@ -50,7 +49,6 @@ __all__ = [
     "ModelGroupContract",
     "PartitionerContract",
     "PayloadTransformContract",
-    "RecipeContract",
     "ScheduleContract",
     "TextEncoderContract",
     "TrackerContract",
@@ -77,7 +75,6 @@ CONTRACTS: dict[str, type[Contract]] = {
         TrackerContract,
         EngineContract,
         BackendContract,
-        RecipeContract,
         CommandContract,
     )
 }

@@ -100,8 +100,7 @@ def _options(config: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in config.items()
         if name in OPTIONS and name not in (*UNUSED, "options") and OPTIONS[name].panel
     }
-    method = {"METHOD": config["method"]} | ({"recipe": r} if (r := config.get("recipe")) else {})
-    return method | run_options | flat(config.get("options", {}))
+    return {"METHOD": config["method"]} | run_options | flat(config.get("options", {}))
 
 
 def _data(run: Run) -> dict[str, Any]:

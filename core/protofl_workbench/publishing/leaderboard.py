@@ -33,7 +33,7 @@ from protofl_workbench.reproductions.benchmark.standings import Setting, setting
 COUNTED = ("method", "data", "extent")
 """Kinds of options that belong to a setting (`protofl.system.options.option.Affects`)."""
 
-OF_THE_METHOD = ("method", "recipe", "use", "add", "drop", "transforms")
+OF_THE_METHOD = ("method", "use", "add", "drop", "transforms")
 """Options that make a method, and no setting."""
 
 OF_A_ROW = ("models", "momentum", "weight_decay", "clip", "drop_last", "eval_server")

@@ -26,9 +26,6 @@ from protofl.system.options.table import (
 from protofl_workbench.reporting.number_formats import NONE, count, listed, option_value
 from protofl_workbench.reporting.page_parts import Command, Section, Table
 
-UNSHOWN = {"data_dir", "recipe"}
-"""Entries of a configuration that do not change a run."""
-
 WIDTH = 78
 """Width of a command line."""
 
@@ -38,7 +35,7 @@ WIDTH = 78
 
 def user_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a run by users' names; options of plugins are ``PLUGIN.OPTION``."""
-    values = {k: v for k, v in options_in(config).items() if k not in UNSHOWN}
+    values = {k: v for k, v in options_in(config).items() if k != "data_dir"}
     values |= {k: config[k] for k in ("engine", "precision") if k in config}  # of its device
     plugins = values.pop("options", {})
     result = {name.replace("_", "-"): value for name, value in values.items()}
@@ -231,7 +228,7 @@ def command_line(config: Mapping[str, Any]) -> str:
 def _words(values: Mapping[str, Any]) -> Iterator[str]:
     """Return options with their values; options of plugins are last."""
     for name, value in values.items():
-        if name in ("method", "options", *UNSHOWN) or name not in OPTIONS:
+        if name in ("method", "options", "data_dir") or name not in OPTIONS:
             continue
         flag = flag_of(name)
         if isinstance(value, bool) and reads_text(name):

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protofl.errors import ProtoflError
-from protofl.runs.recipes import named_in
 from protofl.runs.request import Request
+from protofl.system.options.parsing import read_names
 from protofl.system.options.plugin_options import Config, option_names
 from protofl.system.options.table import OWNERS, SEVERAL
 
@@ -77,8 +77,13 @@ def _has(owner: str, request: Request) -> bool:
     """Return True if a run has the plugin of an option."""
     if owner == "generator":
         return needs_generator(request)
-    composed = {"method", "payload-transform", *SEVERAL.values()}
-    names = {name for kind, name in named_in(request.options) if kind in composed}
+    options = request.options
+    names = {options.get("method"), *options.get("use", {}).values()}
+    names.update(options.get("transforms", ()))
+    for text in options.get("add", ()):
+        hook, sign, method = text.partition("=")
+        names.add((method if sign else hook).partition(".")[0])
+    names |= {name for option in SEVERAL for name in read_names(options.get(option, []))}
     return owner in {*OWNERS, *names}
 
 

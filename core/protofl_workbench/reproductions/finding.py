@@ -171,11 +171,6 @@ def reproduction_of_file(path: Path) -> Reproduction:
     return read_reproduction(_text(path), path.stem, str(path), load, str(path))
 
 
-def holds_reproduction(path: Path) -> bool:
-    """Return True if a file is a reproduction; a file with a method is a recipe."""
-    return "title" in _values(_text(path))
-
-
 def installed(name: str, neighbours: Iterable[str]) -> ExtendedFile:
     """Return the file that ``extends = "COLLECTION/NAME"`` names.
 
@@ -208,10 +203,9 @@ def _text(path: Path) -> str:
 def _values(text: str) -> Mapping[str, object]:
     """Return the values of a file; a title if it is not TOML, so that reading it fails."""
     try:
-        values = parse_toml(text)
+        return parse_toml(text)
     except ValueError:
         return {"title": ""}
-    return {} if "method" in values else values
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:

@@ -216,7 +216,7 @@ class Line:
         name: Name on the command line.
         label: Name in tables.
         group: Heading above several columns; empty for none.
-        options: Options of the run, as in a recipe.
+        options: Options of the run, as in a ``--config`` file.
         figure: The figure of this line; None for the reproduction's.
         figures: {column: figure}, for a row.
         formula: Arithmetic over the reproduction's constants, instead of a run.

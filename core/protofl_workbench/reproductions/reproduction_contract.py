@@ -7,7 +7,7 @@ from functools import cached_property
 from protofl.errors import ProtoflError, UsageError
 from protofl.federation.plan import Plan
 from protofl.federation.resolution import resolve
-from protofl.runs.recipes import missing
+from protofl.hooks.discovery.registry import installed
 from protofl.system.options.table import CHOOSING
 from protofl.testing.contract import Contract, expect, skip
 from protofl_workbench.reproductions.cells import Cell, Change, cells_of
@@ -79,7 +79,7 @@ class ReproductionContract(Contract):
                 for option, kind in CHOOSING.items():
                     if option in cell.options:
                         named.add((kind, str(cell.options[option]).partition(":")[0]))
-            lacks = missing(named)
+            lacks = sorted(named - {(p.kind, p.name) for k, _ in named for p in installed(k)})
             names = ", ".join(f"the {kind} {name!r}" for kind, name in lacks)
             expect(not lacks, f"{reproduction.name}: not installed: {names}")
 

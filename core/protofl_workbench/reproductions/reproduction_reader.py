@@ -142,7 +142,7 @@ def _check_is_method(file: File, name: str, described: Mapping[str, Any]) -> Non
 def _methods() -> frozenset[str]:
     from protofl.hooks.discovery.registry import installed
 
-    return frozenset(p.name for kind in ("method", "recipe") for p in installed(kind))
+    return frozenset(plugin.name for plugin in installed("method"))
 
 
 @lru_cache(maxsize=1)

@@ -155,16 +155,12 @@ def _located(axis: Axis, base: Request) -> Axis:
     if owner == "run":
         return replace(axis, option=_of_run(axis, option))
     if owner:
-        recipe = base.options.get("recipe", {}).get("name")
         several = [n for n in SEVERAL if owner in read_names(base.options.get(n, []))]
         for name in [owner] if owner in CHOOSING else several:
             if not OPTIONS[name].results:
                 do = f"give --set {axis.key}=… once, beside --grid"
                 raise _no_axis(axis, _ALL_ONE, do=do)
-        is_method = owner == recipe
-        return replace(
-            axis, owner=str(base.options["method"]) if is_method else owner, option=option
-        )
+        return replace(axis, owner=owner, option=option)
     plain = option.replace("-", "_")
     method = str(base.options.get("method") or "")
     plugin = base.registry.load("method", method) if method else None
@@ -221,9 +217,8 @@ def _instead(name: str) -> tuple[str, str]:
     if option.affects == "extent":
         do = "give --trials N for N runs of each point, and --seed for the first seed"
         return "each point has a run for each seed", do
-    if name == "recipe" or (is_repeatable(name) and option.recipe):
-        do = "make recipes and write --grid method=RECIPE,RECIPE, or do a sweep for each value"
-        return "its values are lists", do
+    if is_repeatable(name) and option.results:
+        return "its values are lists", "do a sweep for each value"
     why = _ALL_ONE if not option.results else "each run of a sweep has one trial"
     return why, f"give {flag_of(name)} once, beside --grid"
 

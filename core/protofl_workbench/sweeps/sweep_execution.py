@@ -38,8 +38,8 @@ from protofl_workbench.sweeps.sweep_results import (
 def new_folder(sweep: Sweep) -> Path:
     """Return a new folder ``runs/sweeps/METHOD-MODELS-DATA-TIME``, with the shard if any."""
     options = sweep.base.options
-    names = [options.get("recipe", {}).get("name") or options.get("method")]
-    names += [options.get("models"), str(options.get("dataset") or "").partition(":")[0]]
+    names = [options.get("method"), options.get("models")]
+    names += [str(options.get("dataset") or "").partition(":")[0]]
     shard = sweep.shard
     names += [f"shard-{shard.number}-of-{shard.count}"] if shard.is_part else []
     return fresh_folder(*(str(word) for word in names if word), below=Path("runs/sweeps"))

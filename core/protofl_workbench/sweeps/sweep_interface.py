@@ -45,7 +45,7 @@ def sweep(
     Existing runs in the folder of runs are not repeated.
 
     Args:
-        method: A method or a recipe; None if they are an axis.
+        method: A method; None if they are an axis.
         grid: {option as for ``--grid``: values, or ``"LOW..HIGH[:log]"`` to search}.
         trials: Runs of each point, one for each seed; default: 1.
         figure: Accuracy by which points are compared: ``best`` (default), ``final``,

@@ -8,7 +8,6 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from protofl.runs.plugin_names import name_plugins
-from protofl.runs.recipes import with_recipe
 from protofl.runs.request import Request
 from protofl.system.options.parsing import merge_options
 from protofl.system.options.table import CHOOSING
@@ -46,9 +45,7 @@ def request_at(base: Request, axes: Iterable[Axis], point: Point, seed: int) -> 
         value = point[axis.key]
         if axis.owner:
             options = merge_options(options, {"options": {axis.owner: {axis.option: value}}})
-        elif axis.option == "method":
-            options = with_recipe(merge_options(options, name_plugins({"method": value})[0]))
-        elif axis.option in CHOOSING:
+        elif axis.option in ("method", *CHOOSING):
             options = merge_options(options, name_plugins({axis.option: value})[0])
         else:
             options[axis.option] = value

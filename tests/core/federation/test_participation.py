@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from runtime_toys import GIVEN, PARTS, install, lines_of, make_plan, train, without_times
@@ -139,18 +137,6 @@ def test_a_list_of_strangers_is_found_before_a_run(tmp_path, toys):
     with pytest.raises(pf.UsageError, match=r"lists\.txt, line 2: '9' is not a client"):
         train("fedproto", tmp_path / "run", sampling=f"list:{tmp_path}/lists.txt", **OPTIONS)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_recipes_and_files_take_client_samplers(tmp_path, toys):
-    train("local", tmp_path / "a", sampling="size", save_recipe=tmp_path / "r.toml", **OPTIONS)
-    assert 'sampling = "size"' in (tmp_path / "r.toml").read_text()
-    given = {k: v for k, v in GIVEN.items() if k in ("data_dir", "device", "backend")}
-    again = pf.run(config=tmp_path / "r.toml", out=tmp_path / "b", dry_run=False, **given)
-    config = json.loads((again.folder / "config.json").read_text())
-    assert config["sampling"] == "size"
-    assert config["options"]["sampling"] == {"power": 1.0}
-    assert "files" not in config
 
 
 # --- invalid plugins ------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def test_damage_is_told_of_the_run_alone(folder):
     [
         ("summary.json", "mean", 3),
         ("summary.json", "mean", {"best_test_accuracy": "x"}),
-        ("config.json", "recipe", 3),
+        ("config.json", "classes", 3),
         ("config.json", "data", [1]),
         ("config.json", "rounds", -3),
     ],

@@ -1,4 +1,4 @@
-"""Tests that nonsense in options, files and recipes is refused with a clear message."""
+"""Tests that nonsense in options and files is refused with a clear message."""
 
 from __future__ import annotations
 
@@ -62,23 +62,6 @@ def test_files(tmp_path, name, text, words):
     file = tmp_path / name
     file.write_text(text)
     assert words in said(config=file, **BASE)
-
-
-@pytest.mark.parametrize(
-    ("method", "words"), [("selfie", "names itself"), ("fedsa-tgp", "names the recipe 'fedsa-tgp'")]
-)
-def test_a_recipe_that_names_a_recipe(tmp_path, monkeypatch, method, words):
-    name = f"strange_{words.split()[1]}"  # unique: Python caches modules
-    package = tmp_path / name
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "selfie.toml").write_text(f'method = "{method}"')
-    about = tmp_path / "strange-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: strange\nVersion: 1\n")
-    (about / "entry_points.txt").write_text(f"[protofl.recipes]\nselfie = {name}\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert words in said(method="selfie", models="cnn4")
 
 
 def test_true_and_false_where_they_belong(few, tmp_path):

@@ -101,8 +101,6 @@ def test_a_run_has_one_registry_and_validates_its_options_once(counted, tmp_path
     assert counts(counted) == (1, 1)
     train(f"{file}:Sends", tmp_path / "file", progress=False)
     assert counts(counted) == (1, 1)
-    train("fedsa-tgp", tmp_path / "recipe", progress=False)
-    assert counts(counted) == (1, 1)
     pf.run(config=tmp_path / "run" / "config.json", out=tmp_path / "again", progress=False)
     assert counts(counted) == (1, 1)
     pf.run(out=tmp_path / "run", resume=True, rounds=3, progress=False)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
-from runtime_toys import request_of_program
+from runtime_toys import make_plan
 
 import protofl as pf
 from protofl.errors import unknown
 from protofl.runs.request import read_request
+from protofl.system.files.atomic import default_data_dir
 from protofl.system.options.parsing import as_typed
 
 
@@ -81,15 +83,6 @@ def test_out_and_quiet_of_a_file(file, tmp_path):
     assert "out" not in request.options
 
 
-def test_a_class_takes_part_under_a_name_and_is_no_recipe():
-    FedsaTgp = type("FedsaTgp", (), {})
-    request = request_of_program({"method": FedsaTgp})
-    assert request.options["method"] == "fedsa-tgp"
-    assert request.options["block"] == ["recipe/fedsa-tgp@protofl"]
-    assert request.extra == {("method", "fedsa-tgp"): FedsaTgp}
-    assert read_request({"method": "fedsa-tgp"}).options["method"] == "fedtgp"
-
-
 def test_a_loss_term_needs_no_hook():
     bare = {"add": ["fedsa.mcl", "upload_payload=fedsa"], "drop": ["ce"]}
     full = {"add": ["local_loss = fedsa.mcl", "upload_payload = fedsa"], "drop": "local_loss.ce"}
@@ -130,3 +123,17 @@ def test_a_file_in_the_place_of_the_method_is_for_config(file):
     with pytest.raises(pf.UsageError) as caught:
         read_request({"method": file})
     assert caught.value.do == f"write --config {file}"
+
+
+def test_a_file_with_an_unknown_option(file):
+    with pytest.raises(pf.UsageError, match="'modles'") as caught:
+        read_request({}, config=file(method="local", modles="cnn4"))
+    assert "did you mean 'models'" in caught.value.near
+
+
+def test_the_environment_says_where_data_are(monkeypatch, tmp_path):
+    monkeypatch.delenv("PROTOFL_DATA_DIR", raising=False)
+    assert default_data_dir() == Path("~/.cache/protofl")
+    monkeypatch.setenv("PROTOFL_DATA_DIR", str(tmp_path / "there"))
+    plan = make_plan("local", data_dir=None)
+    assert plan.settings.data_dir == tmp_path / "there" and [*(tmp_path / "there").iterdir()]

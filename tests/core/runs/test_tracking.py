@@ -119,13 +119,6 @@ def test_no_other_process_gets_its_options():
     assert "tells" not in plan.to_json() and "a-secret-word" not in plan.to_json()
 
 
-def test_a_recipe_does_not_hold_it(tmp_path):
-    path = tmp_path / "recipe.toml"
-    tracked(tmp_path / "run", method="fedproto", save_recipe=path, set={"tells.token": "xyzzy"})
-    text = path.read_text()
-    assert "tells" not in text and "xyzzy" not in text and "track" not in text
-
-
 @pytest.mark.parametrize(
     ("hook", "ended", "words"),
     [

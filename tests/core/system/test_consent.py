@@ -97,20 +97,6 @@ def test_ours_that_run_code(quick, tmp_path, method, extra, key, value):
     assert f"{key}=" in refused(config=file, **{**quick, **extra})
 
 
-def test_a_recipe_can_not_consent(quick, tmp_path, monkeypatch):
-    package = tmp_path / "site" / "strange"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    lines = ['method = "local"', f'dataset = "pfllib:{tmp_path}"']
-    (package / "mine.toml").write_text("\n".join([*lines, "[set]", "dataset.trust_pickle = true"]))
-    about = tmp_path / "site" / "strange-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: strange\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[protofl.recipes]\nmine = strange\n")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert "dataset.trust_pickle=true comes from a file" in refused(method="mine", models="cnn4")
-
-
 @pytest.mark.parametrize(
     ("values", "words"), [({"code": "/x"}, "opens.code=/x"), ({"trust": True}, "opens.trust=true")]
 )
@@ -161,15 +147,6 @@ def installed(tmp_path, monkeypatch):
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: opens\nVersion: 1\n")
     (about / "entry_points.txt").write_text(f"[protofl.methods]\nopens = {__name__}:Opens\n")
     monkeypatch.syspath_prepend(str(tmp_path / "installed"))
-
-
-def test_a_saved_recipe_consents_for_nobody(quick, tmp_path):
-    file = tmp_path / "mine.toml"
-    pf.run(
-        Opens, out=tmp_path / "run", save_recipe=file, set={"trust": "true", "depth": "3"}, **quick
-    )
-    text = file.read_text()
-    assert "depth = 3" in text.replace('"', "") and "trust" not in text
 
 
 def test_show_says_where_it_counts():

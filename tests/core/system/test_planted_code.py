@@ -193,21 +193,6 @@ def test_a_sweep_runs_no_code(planted, grid):
     refused(planted, folder / "sweep.toml", "", "sweep", "--resume", folder)
 
 
-def test_a_recipe_runs_no_code(planted, monkeypatch):
-    package = planted.parent / "foreign"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "mine.toml").write_text(
-        f'method = "evil"\nmodels = "cnn4"\n[classes]\n"method/evil" = "{planted}:Evil"\n'
-    )
-    about = planted.parent / "foreign-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[protofl.recipes]\nmine = foreign\n")
-    monkeypatch.syspath_prepend(str(planted.parent))
-    refused(planted, "recipe mine", "classes.method/evil", "run", "mine")
-
-
 # --- output locations -----------------------------------------------------------------------------
 
 

@@ -121,7 +121,6 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}{% ra
 def test_names_in_a_folder_stay_words(copy):
     config = json.loads((copy / "config.json").read_text())
     config |= {"dataset": HOSTILE, "models": HOSTILE, "partition": HOSTILE}
-    config["recipe"] = {"name": HOSTILE, "distribution": HOSTILE, "version": HOSTILE}
     config["options"]["fedproto"][HOSTILE] = HOSTILE
     config["use"] = {HOSTILE: HOSTILE}
     config["versions"][HOSTILE] = HOSTILE
@@ -140,7 +139,7 @@ def test_names_in_a_folder_stay_words(copy):
 
     text = report([copy, copy.parent / "copy"])
     page = read(text)
-    assert page.all("h1")[0].words.startswith(" ".join(HOSTILE.split()))
+    assert page.all("h1")[0].words.startswith(f"fedproto on {' '.join(HOSTILE.split())}")
     assert len(page.all("script")) == 1 and not page.all("img")
     assert not [name for e in page.all() for name in e.attributes if name.startswith("on")]
     assert "<script>alert" not in text and "49}" not in text

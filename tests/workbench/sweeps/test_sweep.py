@@ -79,7 +79,7 @@ def test_an_axis_that_is_none(text, said):
         (["lamda=1,2"], "'lamda'", "'lambda'"),
         (["run.lamda=1"], "'lamda'", ""),
         (["seed=1,2"], "cannot be an axis", "--trials"),
-        (["transforms=a,b"], "cannot be an axis", "recipes"),
+        (["transforms=a,b"], "cannot be an axis", "a sweep for each value"),
         (["hold-split=true,false"], "cannot be an axis", "--hold-split"),
     ],
 )
@@ -129,7 +129,7 @@ def test_every_option_that_changes_a_result_is_an_axis_or_says_what_to_write(fed
             continue
         with pytest.raises(pf.UsageError, match="cannot be an axis") as caught:
             axes_of(fedtgp, f"run.{name}=1,2")
-        assert caught.value.do.startswith(("give --", "write --grid", "make recipes"))
+        assert caught.value.do.startswith(("give --", "write --grid", "do a sweep"))
 
 
 def test_whose_options_axes_are(fedtgp):
@@ -164,13 +164,11 @@ def test_an_option_that_method_and_run_have_is_asked_for():
     assert [a.owner for a in axes_of(base, "run.lr=1,2", "scaled.lr=1,2")] == ["", "scaled"]
 
 
-def test_methods_and_recipes_are_an_axis(fedtgp):
+def test_methods_are_an_axis(fedtgp):
     base = replace(fedtgp, options={k: v for k, v in fedtgp.options.items() if k != "method"})
-    axes = axes_of(base, "method=fedproto,fedsa-tgp")
-    plain, recipe = (request_at(base, axes, point, 0).options for point in points_of(axes))
-    assert plain["method"] == "fedproto" and "recipe" not in plain
-    assert recipe["recipe"]["name"] == "fedsa-tgp" and recipe["use"]
-    assert recipe["method"] in ("fedsa", "fedtgp")
+    axes = axes_of(base, "method=fedproto,fedsa")
+    methods = [request_at(base, axes, point, 0).options["method"] for point in points_of(axes)]
+    assert methods == ["fedproto", "fedsa"]
     with pytest.raises(pf.UsageError, match="plugin of this option"):
         axes_of(base, "method=fedproto,fedtgp", "tau=1,2")
 

@@ -39,7 +39,6 @@ class Kind:
 
 KINDS = {
     "method": Kind("protofl.methods", method.MethodSpec),
-    "recipe": Kind("protofl.recipes", resources.RecipeSpec),
     "reproduction": Kind("protofl.reproductions", resources.ReproductionSpec),
     "model-group": Kind("protofl.model_groups", resources.ModelGroupSpec),
     "partitioner": Kind("protofl.partitioners", resources.PartitionerSpec),
@@ -58,7 +57,7 @@ KINDS = {
 }
 
 LOADERS = "protofl.loaders"
-"""The entry-point group of the loaders of recipes and reproductions, which are files."""
+"""The entry-point group of the loaders of reproductions, which are files."""
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class Registry:
                     f"{kind} {name!r} is blocked",
                     do="take it out of --block and of the environment variable PROTOFL_BLOCK",
                 )
-            names = {p.name for p in self._of_kind(kind) + self._rivals(kind)}
+            names = {p.name for p in self._of_kind(kind)}
             if kind == "dataset" and (ending := _file_ending(name)):
                 if table := TABLES.get(ending):
                     raise Unknown(
@@ -111,10 +111,9 @@ class Registry:
             file = f"write npz:{name}; " if kind == "dataset" and name.endswith(".npz") else ""
             do = f"{file}{how_to_install(name)}see: protofl list-plugins --kind {kind}"
             raise unknown(kind, name, names, do)
-        rivals = [p for p in self._rivals(kind) if p.name == name]
-        first, *others = sorted([*plugins, *rivals], key=lambda p: p.kind)
+        first, *others = plugins
         for other in others:
-            out = f"{other.label if rivals else name}@{other.distribution}"
+            out = f"{name}@{other.distribution}"
             both = f"--block {out}, or PROTOFL_BLOCK={out}"
             raise Clash(
                 f"{name!r} is a {first.kind} of {first.distribution} and a {other.kind} of "
@@ -123,11 +122,6 @@ class Registry:
                 do=f"block one: {f'PROTOFL_BLOCK={out}' if kind == 'command' else both}",
             )
         return plugins[0]
-
-    def _rivals(self, kind: str) -> list[Plugin]:
-        """Return plugins of the kind that shares names with this one in ``protofl run``."""
-        other = {"method": "recipe", "recipe": "method"}.get(kind)
-        return self._of_kind(other) if other else []
 
     def load(self, kind: str, name: str) -> type:
         """Return the plugin's class, checked against the hook specification of its kind.

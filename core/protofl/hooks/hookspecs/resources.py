@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from protofl.system.options.plugin_options import Config
 
 
-class RecipeSpec:
-    """Recipes have no hooks: they are files of options (docs/how-to/write-a-recipe.md)."""
-
-
 class ReproductionSpec:
     """Reproductions have no hooks: they are TOML files (docs/how-to/write-a-reproduction.md)."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.system.files.atomic import parse_json, regular_file, write_file
+from protofl.system.files.atomic import parse_json, regular_file
 from protofl.system.files.checksums import Damaged, read_json
 
 
@@ -102,46 +102,6 @@ def read_table(path: Path, flag: str, noun: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UsageError(f"{flag} {path}: expected a table of {noun}")
     return values
-
-
-def check_new_table(path: Path, flag: str) -> None:
-    """Check that a new table can be written to a path.
-
-    Args:
-        path: The file.
-        flag: The option that names the file, for errors.
-
-    Raises:
-        UsageError: The file exists, its folder does not, or the name has another ending.
-    """
-    if path.suffix not in (".toml", ".json"):
-        raise UsageError(f"{flag} {path}: neither .toml nor .json", do="name it NAME.toml")
-    if path.exists():
-        raise UsageError(f"{flag} {path} exists already", do="choose another name")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"{flag} {path}: no such folder")
-
-
-def write_table(path: Path, values: Mapping[str, Any], flag: str, comment: str = "") -> None:
-    """Write a table: JSON if the file's name ends in ``.json``, otherwise TOML.
-
-    Args:
-        path: The file.
-        values: The table.
-        flag: The option that names the file, for errors.
-        comment: The first line of a TOML file.
-
-    Raises:
-        UsageError: The file can't be written.
-    """
-    if path.suffix == ".json":
-        text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
-    else:
-        text = (f"# {comment}\n\n" if comment else "") + to_toml(values)
-    try:
-        write_file(path, text)
-    except OSError as error:
-        raise UsageError(f"{flag} {path} can't be written: {error}") from None
 
 
 def unchanged_table(file: Path, first: Path | None, free: Collection[str] = ()) -> dict[str, Any]:

@@ -97,8 +97,6 @@ class Option:
     Attributes:
         help: A description, for ``--help`` and for reports.
         resume: True if it may change when a run is resumed. Default: no result depends on it.
-        recipe: True if a recipe keeps it. A recipe is the composition of a method, so by default it
-            keeps options about training and data, not about repetitions, records or the machine.
         sweep: True if it may be an axis of a sweep. Default: results depend on it, and its value
             is not a list.
         affects: The results that depend on it.
@@ -115,7 +113,6 @@ class Option:
 
     help: str
     resume: bool
-    recipe: bool
     sweep: bool
     affects: Affects = "method"
     recorded: bool = True
@@ -154,7 +151,6 @@ def option(
     several = isinstance(default, (list, dict))
     by_default = {
         "resume": affects in ("record", "nothing"),
-        "recipe": affects in ("method", "data"),
         "sweep": affects in RESULTS and not several,
     }
     extra: Any = {"option": Option(help, affects=affects, **by_default | about)}

@@ -270,13 +270,13 @@ def as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 RECORD_ONLY = set(
     "plugins versions machine data layout files depends_on notes identity protofl description "
-    "set_by needs arithmetic engine_trial".split()
+    "set_by arithmetic engine_trial".split()
 )
-"""Entries of ``config.json`` and of recipes that are not options."""
+"""Entries of ``config.json`` that are not options."""
 
 
 def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in a recipe or a ``config.json``.
+    """Return the options in a file or a ``config.json``.
 
     A record without ``arithmetic`` is of a CPU. Its precision ``fp32`` and engine ``eager`` are
     those of its device, not a choice, so they are left out: another device has its own.
@@ -291,7 +291,7 @@ def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_run(values: Mapping[str, Any]) -> bool:
-    """Return True if values are a ``config.json``, which records the data; a recipe has none."""
+    """Return True if values are a ``config.json``, which records the data."""
     data = values.get("data")
     return isinstance(data, Mapping) and "digest" in data
 

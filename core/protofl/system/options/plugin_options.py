@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
@@ -35,7 +35,7 @@ def Field(
         description: The effect of the option; for a number, the effect at the ends of its range.
         consent: True if only the user may allow another value than the default, such as opening a
             pickle or running code from a folder. The value then counts on the command line and in
-            the arguments of `pf.run`; in a ``--config`` file, a recipe or a run folder, which
+            the arguments of `pf.run`; in a ``--config`` file or a run folder, which
             others may have written, it is refused. ``"outside"`` is for an output folder: a file
             may name one inside its own folder.
         from_data: True for an option of a model group for which a data set may have a default, such
@@ -156,17 +156,6 @@ def _marked(config: type[BaseModel], mark: str) -> dict[str, str]:
     extra = {name: field.json_schema_extra for name, field in config.model_fields.items()}
     marked = {n for n, e in extra.items() if isinstance(e, dict) and e.get(mark)}
     return {written: name for written, name in option_names(config).items() if name in marked}
-
-
-def without_consents(
-    options: Mapping[str, Mapping[str, Any]], configs: Mapping[str, type[BaseModel]]
-) -> dict[str, dict[str, Any]]:
-    """Return options of plugins, {plugin: {key: value}}, without consents."""
-    consent_keys = {name: consents(config) for name, config in configs.items()}
-    return {
-        name: {key: value for key, value in values.items() if key not in consent_keys.get(name, ())}
-        for name, values in options.items()
-    }
 
 
 def check_consent(config: Config, owner: str, said: Container[str], home: Path) -> None:

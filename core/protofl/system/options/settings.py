@@ -42,9 +42,6 @@ class Settings(Strict):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     method: str = option(..., "The method", chooses="method")
-    recipe: dict[str, str] = option(
-        {}, "Name, version and distribution of the recipe, if any", affects="nothing", resume=False
-    )
 
     # --- federation ---
     models: str = federation(
@@ -83,7 +80,7 @@ class Settings(Strict):
     )
     participants_from: Path | None = federation(
         None, "Reuse the participants of another run, without clients that dropped out",
-        metavar="RUN", usual="as --sampling says", recipe=False
+        metavar="RUN", usual="as --sampling says"
     )
     unseen: Share = federation(
         0.0, "Clients that never train and are scored separately: a share or, from 1, a number",
@@ -126,7 +123,7 @@ class Settings(Strict):
     )
     rounds: int = federation(
         100, "Rounds T", affects="extent", usual="the data set's, otherwise 100", resume=True,
-        recipe=True, sweep=True, step_time=False, common=True, ge=1, le=10_000_000
+        sweep=True, step_time=False, common=True, ge=1, le=10_000_000
     )
     patience: int = federation(
         0, "End a trial when its best round is N rounds old (0: never)", affects="digits",
@@ -202,7 +199,7 @@ class Settings(Strict):
     classes: dict[str, str] = composition(
         {}, "Register a class that is not installed, as my-method for MyMethod; options that name "
         "a plugin also accept FILE.py:CLASS", affects="nothing", flag="class",
-        metavar="[KIND/]FILE.py:CLASS", recipe=True
+        metavar="[KIND/]FILE.py:CLASS"
     )
 
     # --- repetition ---
@@ -213,7 +210,7 @@ class Settings(Strict):
         common=True, ge=1, le=1_000_000
     )
     hold_split: bool = repetition(
-        False, "Keep the first split in all trials", affects="data", recipe=False, sweep=False,
+        False, "Keep the first split in all trials", affects="data", sweep=False,
         step_time=False
     )
     same_init: bool = repetition(False, "Equal initial weights for equal architectures")
@@ -264,7 +261,7 @@ class Settings(Strict):
         1, "Rounds between evaluations", affects="digits", step_time=False, common=True, ge=1
     )
     eval_clients: Literal["all", "participants"] = record(
-        "all", "Clients to evaluate", affects="data", recipe=False
+        "all", "Clients to evaluate", affects="data"
     )
     eval_server: bool = record(
         True, "Score the server's models on the global test set"
@@ -281,13 +278,13 @@ class Settings(Strict):
         affects="nothing", metavar="every:N|rounds:R,R", usual="none"
     )
     on_bad_upload: Literal["stop", "skip"] = record(
-        "stop", "What to do about an invalid upload", affects="method", recipe=False
+        "stop", "What to do about an invalid upload", affects="method"
     )
     upload_limit: float = record(
-        4096, "Largest upload in MiB", affects="method", recipe=False, gt=0
+        4096, "Largest upload in MiB", affects="method", gt=0
     )
     upload_bound: float = record(
-        0, "Largest absolute number in an upload (0: 1e9)", affects="method", recipe=False, ge=0
+        0, "Largest absolute number in an upload (0: 1e9)", affects="method", ge=0
     )
     on_lost_client: Literal["stop", "skip"] = record(
         "stop", "What to do if a client's hook fails or a client is lost", affects="nothing"

@@ -89,7 +89,7 @@ def test_kinds_and_their_groups():
         p.label for p in registry.plugins("engine")
     )
     for kind in KINDS:
-        assert kind in ("generator", "recipe", "reproduction", "command") or spec_hooks(kind)
+        assert kind in ("generator", "reproduction", "command") or spec_hooks(kind)
     error = error_of(registry.plugins, "metod")
     assert "unknown kind 'metod'" in error.what
     assert "'method'" in error.near

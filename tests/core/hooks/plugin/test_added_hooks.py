@@ -269,18 +269,16 @@ def test_the_declarations_of_both_count():
 
 
 @pytest.mark.slow
-def test_in_a_folder_a_file_and_a_recipe(tmp_path, monkeypatch):
+def test_in_a_folder_and_a_file(tmp_path, monkeypatch):
     install(monkeypatch)
     add = ["local_loss=fedproto.align", *WHOLE]
-    recipe = tmp_path / "both.toml"
-    first = train("fml", tmp_path / "one", add=add, save_recipe=recipe)
+    first = train("fml", tmp_path / "one", add=add)
     assert json.loads((tmp_path / "one/config.json").read_text())["add"] == [
         "fedproto.align",
         *WHOLE,
     ]
-    text = recipe.read_text()
-    assert "upload_payload of fedproto added" in text and "local_loss=fedproto.align" in text
     again = pf.run(config=tmp_path / "one/config.json", out=tmp_path / "two", backend="local")
-    by_recipe = train(None, tmp_path / "three", config=recipe)
-    for run in (again, by_recipe):
+    (file := tmp_path / "both.json").write_text(json.dumps({"method": "fml", "add": add}))
+    by_file = train(None, tmp_path / "three", config=file)
+    for run in (again, by_file):
         assert without_times(run.record) == without_times(first.record)

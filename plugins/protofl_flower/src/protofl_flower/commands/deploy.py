@@ -35,9 +35,7 @@ def _typed(method: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
 
 @prints_json("protofl_flower.commands.json_models:Rehearsal")
 def rehearse(
-    method: Annotated[
-        str | None, typer.Argument(metavar="METHOD", help="Method or recipe.")
-    ] = None,
+    method: Annotated[str | None, typer.Argument(metavar="METHOD", help="The method.")] = None,
     sites: Annotated[
         int, option("--sites", "N", "Number of nodes.", min=1, rich_help_panel=PANEL)
     ] = 2,
@@ -206,9 +204,7 @@ def keys(
 
 
 def run(
-    method: Annotated[
-        str | None, typer.Argument(metavar="METHOD", help="Method or recipe.")
-    ] = None,
+    method: Annotated[str | None, typer.Argument(metavar="METHOD", help="The method.")] = None,
     out: Annotated[
         Path | None, option("--out", "DIR", "Run folder (needed).", rich_help_panel=PANEL)
     ] = None,

@@ -29,7 +29,7 @@ OWN = "data_dir device client_store server_threads backend workers".split()
 """Options of the node's machine, which its ``node.toml`` sets."""
 
 SERVERS = (
-    "recipe participants_from join_round devices timing deadline over_select block "
+    "participants_from join_round devices timing deadline over_select block "
     "eval_server checkpoint_every keep keep_weights min_clients wait_for_clients dry_run "
     "observe_every observe_limit record_uploads track track_group track_wait profile init "
     "init_strict text_encoder"

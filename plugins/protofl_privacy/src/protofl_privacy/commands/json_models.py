@@ -121,7 +121,7 @@ class LeakOutput(Output):
     """What the uploads of a run reveal, as far as the attacks find it."""
 
     method: str
-    """Recipe, otherwise method of the run."""
+    """The method of the run."""
     trial: int
     """Trial."""
     round: int
