@@ -33,7 +33,7 @@ def contract_for(
             this name; ``[KIND/]MODULE:CLASS`` or ``[KIND/]FILE.py:CLASS`` of a class that is not
             installed; ``FILE.toml`` of a reproduction.
         options: Options of the plugin, merged over its ``check_options``.
-        data_dir: Folder of downloads of data sets, generators and text encoders.
+        data_dir: Folder of downloads of data sets and generators.
 
     Raises:
         UsageError: The plugin or class is unknown, or violates the rules of its kind.

@@ -55,10 +55,6 @@ WHEN = {
         "open_generator": "on the server, when a method first asks for images or latents",
         "train_generator": "by protofl generator train",
     },
-    "text-encoder": {
-        "outline": "on the server at set-up, and in the dry run instead of open_encoder",
-        "open_encoder": "on the server, when a method first asks for embeddings",
-    },
     "payload-transform": {
         "upload_payload": "on a client, around the method's upload_payload",
         "download_payload": "on the server, around the method's download_payload",

@@ -36,7 +36,7 @@ ENABLES = {
     "privacy": "--with dp-prototypes, --with dp-sgd, protofl leak",
     "ray": "--backend ray",
     "flower": "protofl deploy",
-    "transformers": "--text-encoder transformers:FOLDER",
+    "transformers": "fedtsp --set encoder=transformers",
     "browser": "tests of pages",
     "timm": "--models timm:NAME",
     "tensorboard": "--track tensorboard",

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from protofl.system.files.home import expand_user, missing_path
     from protofl.system.options.plugin_options import Config, Deviation, Field, VariantConfig
     from protofl.system.randomness import numpy_stream, random_stream
+    from protofl.system.sources import load_class
     from protofl_workbench import plots
     from protofl_workbench.comparing.compare import compare
     from protofl_workbench.publishing.board import board
@@ -87,6 +88,7 @@ _NAMES = {
     "protofl.records.result": "Result",
     "protofl.records.weights": "read_weights",
     "protofl.system.consent": "trust_code",
+    "protofl.system.sources": "load_class",
     "protofl.system.files.home": "expand_user missing_path",
     "protofl.errors": "ProtoflError UsageError RunFailure",
     # many runs
@@ -147,6 +149,7 @@ __all__ = [
     "expand_user",
     "functional",
     "hookimpl",
+    "load_class",
     "load_run",
     "missing_path",
     "models",

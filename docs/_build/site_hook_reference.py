@@ -18,7 +18,7 @@ PROVIDERS = {True: "one", False: "any"}
 
 
 ORDER = (
-    "method", "payload-transform", "model-group", "partitioner", "dataset", "generator", "text-encoder",
+    "method", "payload-transform", "model-group", "partitioner", "dataset", "generator",
     "metric", "client-sampler", "device-model", "schedule", "tracker", "engine", "backend",
 )  # fmt: skip
 METHOD = """\
@@ -61,7 +61,7 @@ def hooks_of_kind(kind: str) -> str:
             whose = f" of {_called(kind, owner)}" if owner else ""
             parts.append(f"An example{whose}:\n\n```py\n{lines}\n```")
         names = ", ".join(_called(kind, name) for name in writers(kind, hook))
-        if names and kind in ("method", "payload-transform", "generator", "text-encoder", "engine"):  # of others all write it
+        if names and kind in ("method", "payload-transform", "generator", "engine"):  # of others all write it
             parts.append(f"Written by: {names}.")
     return "\n\n".join(parts)
 

@@ -73,10 +73,6 @@ SECTIONS = {
         "Generators",
         "`--generator NAME`; see [Image generators](../how-to/use-image-generators.md).",
     ),
-    "text-encoder": (
-        "Text encoders",
-        "`--text-encoder NAME`; see [Write a text encoder](../how-to/plugins/text-encoder.md).",
-    ),
     "defence": (
         "Defences",
         "`--use server_aggregate=NAME`; see [Simulate attacks](../how-to/simulate-attacks.md#defences).",

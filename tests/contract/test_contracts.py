@@ -30,7 +30,6 @@ ELSEWHERE = {
     },  # need files; their tests make them
     "partitioner": {"labels", "flwr", "shadow"},  # need a file or an extra; see their tests
     "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one
-    "text-encoder": {"class-embeddings", "transformers"},  # need files; their tests make them
     "backend": {"process", "ray"},  # start processes; see tests/plugins/backends
     "model-group": LARGE | {"timm", "hf-text", "hf-causal"},  # extras; see tests/plugins/models
     "client-sampler": {"list"},  # needs a file; its tests make one

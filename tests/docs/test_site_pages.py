@@ -74,7 +74,6 @@ HEADINGS = {
     "partitioner": "Partitioner",
     "dataset": "Dataset",
     "generator": "Generator",
-    "text-encoder": "Text encoder",
     "payload-transform": "Payload transform",
     "metric": "Metric",
     "client-sampler": "Client sampler",

@@ -34,7 +34,7 @@ def list_plugins(
             "--kind",
             "KIND",
             "Only this kind: method, defence, reproduction, model-group, partitioner, "
-            "dataset, generator, text-encoder, payload-transform, metric, client-sampler, "
+            "dataset, generator, payload-transform, metric, client-sampler, "
             "device-model, schedule, tracker, engine, backend or command.",
             autocompletion=_kinds,
         ),

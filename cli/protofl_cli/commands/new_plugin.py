@@ -27,7 +27,6 @@ KINDS = {
     "partitioner": "fedproto --models cnn4 --partition {name}",
     "dataset": "fedproto --models cnn4 --dataset {name}",
     "generator": "fedktl --models cnn4 --generator {name}",
-    "text-encoder": "fedtsp --models cnn4 --text-encoder {name}",
     "payload-transform": "fedproto --models cnn4 --with {name}",
     "metric": "fedproto --models cnn4 --metrics {name}",
     "client-sampler": "fedproto --models cnn4 --sampling {name} --participation 0.5",

@@ -1,4 +1,4 @@
-"""Types and helpers for data sets, samples, image generators and text encoders.
+"""Types and helpers for data sets, samples and image generators.
 
 Public as ``protofl.datasets``.
 """
@@ -23,7 +23,6 @@ from protofl.data.npz import read_npz
 from protofl.data.preparation import Fitted, Preparation, Scaling, Words
 from protofl.data.spec import SampleSpec
 from protofl.data.tasks import Task, TaskOptions
-from protofl.data.text_encoders import TextEncoder, TextOutline, TextSource
 
 __all__ = [
     "Dataset",
@@ -39,9 +38,6 @@ __all__ = [
     "Scaling",
     "Task",
     "TaskOptions",
-    "TextEncoder",
-    "TextOutline",
-    "TextSource",
     "Words",
     "dataset_from_arrays",
     "decode_images",

@@ -213,7 +213,6 @@ class Plan:
             devices=resolution.devices,
             notes=[
                 *run_data.about(data, names, settings),
-                *run_data.about_encoder(choices),
                 *run_data.about_ids(choices["model-group"], data),
                 *([] if info.has_secrets else map(about_noise, composition.secretive)),
                 *read_as,

@@ -216,16 +216,15 @@ def _chosen(registry: Registry, settings: Settings, composition: Composition) ->
         raise UsageError(
             "--set devices.…: this run has no device model", do="choose one with --devices"
         )
-    for option, example in (("generator", "fedktl"), ("text_encoder", "fedtsp")):
-        if composition.needs(option):
-            options.append(option)
-        elif option in settings.options:
-            raise UsageError(
-                f"--set {option}.…: this method has no {option.replace('_', ' ')}",
-                do=f"leave it out, or choose a method with one ({example})",
-            )
-        else:
-            registry.find(CHOOSING[option], getattr(settings, option).partition(":")[0])
+    if composition.needs_generator:
+        options.append("generator")
+    elif "generator" in settings.options:
+        raise UsageError(
+            "--set generator.…: this method has no generator",
+            do="leave it out, or choose a method with one (fedktl)",
+        )
+    else:
+        registry.find("generator", settings.generator.partition(":")[0])
     names = {option: getattr(settings, option) for option in options}
     if settings.engine == "auto":
         names["engine"] = FIRST_ENGINE
@@ -317,7 +316,7 @@ def resolved(
         "options": {name: values for name, values in options.items() if values},
         "fine_tune": tuning_epochs(settings),
     }
-    placed = {o: CHOOSING[o] for o in ("dataset", "models", "sampling", "devices", "text_encoder")}
+    placed = {o: CHOOSING[o] for o in ("dataset", "models", "sampling", "devices")}
     update |= {o: choices[kind].text for o, kind in placed.items() if kind in choices}
     for name in ("participants_from", "init"):
         if (path := getattr(settings, name)) is not None:

@@ -162,12 +162,6 @@ def about_ids(group: Choice, data: Dataset) -> list[str]:
     ]
 
 
-def about_encoder(choices: Mapping[str, Choice]) -> list[str]:
-    """Return the note of the text encoder's class, if a method of the run uses one."""
-    note = getattr(getattr(choices.get("text-encoder"), "plugin", None), "note", "")
-    return [note] if note else []
-
-
 def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable[[int], Split]:
     """Return a function that builds the split for a seed and caches the last two."""
     split = partial(

@@ -7,7 +7,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,9 +42,6 @@ from protofl.system.options.settings import Settings
 from protofl.system.profile.clock import Sums
 from protofl.system.randomness import global_stream
 from protofl.system.transfers import as_floats, has_streams, keep_apart
-
-if TYPE_CHECKING:
-    from protofl.data.text_encoders import TextSource
 
 AHEAD = 256 << 20
 """Bytes of different downloads that are prepared for an evaluation before it begins."""
@@ -253,7 +250,6 @@ def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerState:
         public=plan.public_samples(trial, layout),
         test=test,
         images=plan.images,
-        texts=_texts(plan),
         sums=sums,
         dry=plan.dry,
         replays=plan.choices["engine"].replays and has_streams(plan.device) and not plan.dry,
@@ -269,21 +265,6 @@ def _optimizer(settings: Settings) -> Callable[[Groups], Optimizer]:
         weight_decay=settings.weight_decay,
         options={**settings.options.get("optimizer", {})},
     )
-
-
-def _texts(plan: Plan) -> TextSource | None:
-    """Return the text encoder, which is loaded on first use; None if no method needs one."""
-    choice, info = plan.choices.get("text-encoder"), plan.info
-    if choice is None:
-        return None
-    from protofl.data.text_encoders import TextSource
-
-    arguments = {"classes": [*info.class_names], "feature_dim": info.feature_dim}
-    arguments |= {"data_dir": plan.settings.data_dir, "device": plan.device}
-    outline, load = (
-        partial(choice.call, hook, **arguments) for hook in ("outline", "open_encoder")
-    )
-    return TextSource(choice.text, outline, load, plan.device, dry=plan.dry)
 
 
 def admit_uploads(

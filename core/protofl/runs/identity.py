@@ -27,7 +27,7 @@ from protofl.federation.resolution import parts_of
 from protofl.hooks.models.optimisers import training_options
 from protofl.system.files.checksums import sha256_of
 from protofl.system.machine import recorded_facts
-from protofl.system.options.plugin_options import Config
+from protofl.system.options.plugin_options import Config, code_file
 from protofl.system.options.table import CHOOSING, OPTIONS, flag_of, usual_values
 from protofl.system.sources import UNKNOWN
 
@@ -35,36 +35,34 @@ from protofl.system.sources import UNKNOWN
 def file_digests(plan: Plan) -> dict[str, str]:
     """Return {option: SHA-256} of the files of a run's options.
 
-    These are the files of ``--sampling``, ``--devices``, ``--text-encoder`` and ``--init``, those
-    in folders of the model group (its ``folders``), and those that options of the generator and the
-    model group name, ``generator.weights``.
+    These are the files of ``--sampling``, ``--devices`` and ``--init``, those in folders of the
+    model group (its ``folders``), and those that options of methods, the generator and the model
+    group name, ``generator.weights``.
 
     Raises:
         UsageError: One can't be read.
     """
     files: dict[str, tuple[str, Path]] = {}
-    for option in ("sampling", "devices", "text_encoder"):
+    for option in ("sampling", "devices"):
         choice = plan.choices.get(CHOOSING[option])
         if choice is not None and getattr(choice.plugin, "argument", None) == "path":
-            path, shown = Path(choice.argument), f"{flag_of(option)} {choice.text}"
-            inside = [f for f in sorted(path.glob("*")) if f.suffix in _OF_A_MODEL]
-            read = {f"{option}/{f.name}": f for f in inside} or {option: path}
-            files |= {key: (shown, file) for key, file in read.items()}
+            files[option] = f"{flag_of(option)} {choice.text}", Path(choice.argument)
     group = plan.choices["model-group"]
     folders = group.instance.folders(group.config) if hasattr(group.plugin, "folders") else {}
     for name, folder in folders.items():
         inside = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
         files |= {f"models/{name}/{f.name}": (f"--models {group.text}", f) for f in inside}
-    for owner, kind in (("generator", "generator"), ("models", "model-group")):
-        config = plan.choices[kind].config if kind in plan.choices else Config()
+    owners = {"generator": "generator", "models": "model-group"}
+    configs = {o: plan.choices[kind].config for o, kind in owners.items() if kind in plan.choices}
+    configs |= {member.name: member.config for member in plan.composition.methods}
+    for owner, config in configs.items():
         for name, field in type(config).model_fields.items():
-            path, option = getattr(config, name), f"{owner}.{field.alias or name}"
-            if isinstance(path, Path):
-                inside = sorted(path.glob("*.safetensors"))
-                read = (
-                    {option: path} if path.is_file() else {f"{option}/{f.name}": f for f in inside}
-                )
-                files |= {key: (f"--set {option}={path}", file) for key, file in read.items()}
+            value, option = getattr(config, name), f"{owner}.{field.alias or name}"
+            if (path := value if isinstance(value, Path) else code_file(config, name)) is not None:
+                inside = [f for f in sorted(path.glob("*")) if f.suffix in _OF_A_MODEL]
+                read = {f"{option}/{f.name}": f for f in inside}
+                read |= {option: path} if path.is_file() else {}
+                files |= {key: (f"--set {option}={value}", file) for key, file in read.items()}
     digests = {}
     for option, (shown, path) in files.items():
         try:
@@ -77,7 +75,7 @@ def file_digests(plan: Plan) -> dict[str, str]:
 
 
 _OF_A_MODEL = (".safetensors", ".json", ".txt")
-"""Files in the folder of a text encoder: weights, configuration and vocabulary."""
+"""Files in a folder of models: weights, configuration and vocabulary."""
 
 DIGITS = 16
 """Hexadecimal digits of an identity; names of folders have the first eight."""
@@ -145,6 +143,7 @@ def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
         for key in OPTIONS.keys() & config.keys()
         if OPTIONS[key].results and key != "options" and config[key] != usual.get(key)
     }
+    known = {file.partition("/")[0] for file in config.get("files", {})}
     elsewhere = {option for option in CHOOSING if not OPTIONS[option].results}
     elsewhere |= {*config.get("metrics", ())}
     if chose_engine(config):
@@ -155,7 +154,7 @@ def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
         kept = {
             k: v for k, v in values.items() if k not in owner_defaults or owner_defaults[k] != v
         }
-        kept = {k: v for k, v in kept.items() if f"{owner}.{k}" not in config.get("files", {})}
+        kept = {k: v for k, v in kept.items() if f"{owner}.{k}" not in known}
         if kept and owner not in elsewhere:
             of_plugins[owner] = kept
     data, files = config.get("data", {}), dict(config.get("files", {}))

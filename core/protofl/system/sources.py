@@ -18,6 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from protofl.errors import ProtoflError, UsageError, ends_hook, error_text, unknown
+from protofl.system.consent import check_code
 from protofl.system.files.atomic import regular_file
 from protofl.system.files.home import expand_user
 
@@ -52,6 +53,19 @@ def load(place: str, whose: str = "") -> type:
     if not isinstance(result, type):
         raise UsageError(f"{place} is {result!r}", do="name a class with hooks")
     return result
+
+
+def load_class(place: str) -> type:
+    """Load the class of an option with ``consent="code"``.
+
+    Args:
+        place: ``MODULE:CLASS`` or ``FILE.py:CLASS``.
+
+    Raises:
+        UsageError: The user has not allowed the code (`trust_code`), or `load` fails.
+    """
+    check_code({"class": [place]}, "the options of the run")
+    return load(place)
 
 
 def place_of_class(plugin: type) -> str:

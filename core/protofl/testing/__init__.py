@@ -30,7 +30,6 @@ from protofl.testing.metrics import MetricContract
 from protofl.testing.partitioners import PartitionerContract
 from protofl.testing.payload_transforms import PayloadTransformContract
 from protofl.testing.schedules import ScheduleContract
-from protofl.testing.text_encoders import TextEncoderContract
 from protofl.testing.trackers import TrackerContract
 
 __all__ = [
@@ -50,7 +49,6 @@ __all__ = [
     "PartitionerContract",
     "PayloadTransformContract",
     "ScheduleContract",
-    "TextEncoderContract",
     "TrackerContract",
     "checks_of",
     "expect",
@@ -66,7 +64,6 @@ CONTRACTS: dict[str, type[Contract]] = {
         PartitionerContract,
         DatasetContract,
         GeneratorContract,
-        TextEncoderContract,
         PayloadTransformContract,
         MetricContract,
         ClientSamplerContract,

@@ -12,7 +12,7 @@ Prototypes for Heterogeneous Federated Learning", CVPR 2026 (arXiv 2503.13543).
     L_S       mean over c of ℓ(e^s·cos(Q^c, T^·), c), by ``steps`` steps of SGD on p and s
 
 The server sends T and s. The cross-entropy of L_i and L_S is over all C classes. An encoder without
-tokens (``class-embeddings:FILE``) has a fixed T: then nothing is trained unless ``trains=scale``.
+tokens (``class-embeddings``) has a fixed T: then nothing is trained unless ``trains=scale``.
 Inference: the client's own head.
 """
 
@@ -34,6 +34,7 @@ from protofl_plugins.shared.class_descriptions import (
     read_descriptions,
 )
 from protofl_plugins.shared.prototypes import of_all_classes
+from protofl_plugins.text_encoders.encoder import LoadedOnce, TextEncoder
 
 DEVIATION = 0.02
 """Standard deviation of the prompts at the start."""
@@ -42,11 +43,18 @@ DEVIATION = 0.02
 class FedTSP:
     """Embeddings of classes by a text encoder are the prototypes (Wu et al., CVPR 2026)."""
 
-    needs_text_encoder = True
-
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
 
+        encoder: str = pf.Field(
+            "tiny-text",
+            consent="code",
+            description="the text encoder: tiny-text, class-embeddings, transformers, MODULE:CLASS "
+            "or FILE.py:CLASS",
+        )
+        path: Path | None = pf.Field(
+            None, description="the encoder's file (class-embeddings) or folder (transformers)"
+        )
         lambda_: float = pf.Field(
             7.0, alias="lambda", ge=0, description="λ, weight of align; 0 regresses to local"
         )
@@ -93,23 +101,30 @@ class FedTSP:
 
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
-        """Replace the file of descriptions by its content, which the run records."""
+        """Make places absolute; replace the file of descriptions by its content."""
+        places: dict[str, Any] = {}
+        if config.path is not None:
+            places["path"] = pf.expand_user(config.path).absolute()
+        file, colon, name = config.encoder.rpartition(":")
+        if file.endswith(".py"):
+            places["encoder"] = f"{pf.expand_user(file).absolute()}{colon}{name}"
         descriptions, source = config.descriptions, "descriptions"
         if isinstance(descriptions, Path):
             descriptions, source = read_descriptions(descriptions), str(descriptions)
         check_template(config.template, described=descriptions is not None)
         if descriptions is None:
-            return {}
+            return places
         check_descriptions(descriptions, run.class_names, source)
-        return {"descriptions": {name: [*descriptions[name]] for name in run.class_names}}
+        texts = {name: [*descriptions[name]] for name in run.class_names}
+        return places | {"descriptions": texts}
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """Draw p; T and s of round 0."""
-        outline, config, C = _checked(server), server.config, server.num_classes
-        trained = Trained(outline.logit_scale)
+        encoder, config, C = _checked(server), server.config, server.num_classes
+        trained = Trained(encoder.logit_scale)
         if _trains(server) == "prompts":
-            shape = (C, config.m, outline.token_dim)
+            shape = (C, config.m, encoder.token_dim)
             drawn = torch.randn(shape, generator=server.generator("prompts"))
             trained.prompts = nn.Parameter(DEVIATION * drawn)
         server.modules["trained"] = trained.to(server.device)
@@ -188,19 +203,30 @@ class Trained(nn.Module):
         return self.s.exp() * cosines
 
 
+def text_encoder(server: pf.Server[FedTSP.Config]) -> LoadedOnce:
+    """Return the encoder, which is loaded once in a trial and never saved."""
+    if "encoder" not in server.scratch:
+        config, K = server.config, server.feature_dim
+        server.scratch["encoder"] = LoadedOnce(
+            config.encoder, config.path, server.class_names, K, server.device, dry=server.dry
+        )
+    loaded: LoadedOnce = server.scratch["encoder"]
+    return loaded
+
+
 def embeddings(server: pf.Server[FedTSP.Config]) -> Tensor:
     """Return T, C×K, with its gradient for the prompts."""
-    encoder, config, trained = server.text_encoder, server.config, server.modules["trained"]
+    loaded, config, trained = text_encoder(server), server.config, server.modules["trained"]
     prompts = trained.prompts
     if prompts is None and "T" in server.state:
         fixed: Tensor = server.state["T"]
         return fixed
-    if encoder.outline.names_only:
-        return encoder.embed(server.class_names)
+    if loaded.encoder.names_only:
+        return loaded.embed(server.class_names)
     assert not isinstance(config.descriptions, Path)
     texts, owners = class_texts(server.class_names, config.template, config.descriptions)
     text_embeddings = (
-        encoder.embed(texts) if prompts is None else encoder.embed_prompts(texts, prompts[owners])  # type: ignore[index]
+        loaded.embed(texts) if prompts is None else loaded.embed_prompts(texts, prompts[owners])  # type: ignore[index]
     )
     return F.class_means(
         text_embeddings, torch.tensor(owners, device=text_embeddings.device), server.num_classes
@@ -210,35 +236,37 @@ def embeddings(server: pf.Server[FedTSP.Config]) -> Tensor:
 def _trains(server: pf.Server[FedTSP.Config]) -> str:
     """Return what the server trains."""
     return server.config.trains or (
-        "prompts" if server.text_encoder.outline.token_dim else "nothing"
+        "prompts" if text_encoder(server).encoder.token_dim else "nothing"
     )
 
 
-def _checked(server: pf.Server[FedTSP.Config]) -> pf.datasets.TextOutline:
-    """Return the encoder's outline.
+def _checked(server: pf.Server[FedTSP.Config]) -> TextEncoder:
+    """Return the encoder; tell its note.
 
     Raises:
         UsageError: The width is not K, or the encoder can't do what the options ask.
     """
-    encoder, config = server.text_encoder, server.config
-    outline, name = encoder.outline, f"--text-encoder {encoder.name}"
-    if outline.dim != server.feature_dim:
+    encoder, config = text_encoder(server).encoder, server.config
+    name = f"text encoder {config.encoder}"
+    if encoder.dim != server.feature_dim:
         raise pf.UsageError(
-            f"{name}: embeddings have {outline.dim} numbers, but features have K = "
+            f"{name}: embeddings have {encoder.dim} numbers, but features have K = "
             f"{server.feature_dim}",
-            do=f"give --feature-dim {outline.dim}, or another encoder",
+            do=f"give --feature-dim {encoder.dim}, or another encoder",
         )
-    if config.trains == "prompts" and not outline.token_dim:
+    if config.trains == "prompts" and not encoder.token_dim:
         raise pf.UsageError(
             f"{name}: trains=prompts needs an encoder whose tokens can be replaced",
             do="set trains=scale or trains=nothing, or give another encoder",
         )
-    if outline.names_only and (config.template or config.descriptions):
+    if encoder.names_only and (config.template or config.descriptions):
         raise pf.UsageError(
             f"{name} takes names of classes only, so template and descriptions have no effect",
             do="leave them out, or give another encoder",
         )
-    return outline
+    if encoder.note:
+        server.note(encoder.note)
+    return encoder
 
 
 def _payload(server: pf.Server[FedTSP.Config]) -> pf.Payload:

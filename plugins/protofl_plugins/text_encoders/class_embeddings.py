@@ -1,4 +1,4 @@
-"""`class-embeddings:FILE`: embeddings of the classes from one ``.npz`` file.
+"""`class-embeddings`: embeddings of the classes from one ``.npz`` file, ``path``.
 
 Keys: ``embeddings``, C×K, in the order of the data's classes; or with ``classes``, the name of each
 row, in any order and with further classes. ``logit_scale`` is s, one number, where the encoder that
@@ -18,60 +18,37 @@ from torch import Tensor
 
 import protofl as pf
 from protofl_plugins.shared.text_files import stamp
+from protofl_plugins.text_encoders.encoder import TextEncoder
 
 KEYS = ("embeddings", "classes", "logit_scale")
 SAVE = "save it with numpy.savez(FILE, embeddings=…, classes=…)"
 
 
-class ClassEmbeddings:
+class ClassEmbeddings(TextEncoder):
     """Embeddings of the classes from an .npz file with embeddings and perhaps classes."""
 
-    argument = "path"
+    names_only = True
 
-    class Config(pf.Config):
-        """Options."""
-
-        path: Path = pf.Field(description="the .npz file")
-
-    @pf.hookimpl
-    def outline(self, config: Config, classes: list[str]) -> pf.datasets.TextOutline:
-        """The width of the file's embeddings; its content is checked."""
-        return _opened(config.path, classes).outline
-
-    @pf.hookimpl
-    def open_encoder(
-        self, config: Config, classes: list[str], device: torch.device
-    ) -> EmbeddingTable:
-        """The rows of the data's classes."""
-        table = _opened(config.path, classes)
-        return EmbeddingTable(table.outline, classes, table.rows.to(device))
-
-
-class EmbeddingTable:
-    """Embeddings that are looked up by the names of classes."""
-
-    def __init__(
-        self, outline: pf.datasets.TextOutline, classes: Sequence[str], rows: Tensor
-    ) -> None:
-        self.outline, self.rows = outline, rows
+    def __init__(self, classes: Sequence[str], feature_dim: int, path: Path | None) -> None:
+        if path is None:
+            raise pf.UsageError("class-embeddings needs a file", do="give it: --set path=FILE.npz")
+        about = stamp(path, "file of class embeddings")
+        self.rows, self.logit_scale = _read(path, tuple(classes), about)
+        self.dim = self.rows.shape[1]
         self._place = {name: i for i, name in enumerate(classes)}
+
+    def load(self, device: torch.device) -> None:
+        """Copy the rows to the device."""
+        self.rows = self.rows.to(device)
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Return the rows [n, K] of n classes."""
         return self.rows[[self._place[text] for text in texts]]
 
-    def embed_prompts(self, texts: Sequence[str], prompts: Tensor) -> Tensor:
-        """Raise an error, because a table has no tokens."""
-        raise pf.UsageError("a table of embeddings has no tokens", do="set trains=nothing")
-
-
-def _opened(path: Path, classes: Sequence[str]) -> EmbeddingTable:
-    return _read(path, tuple(classes), stamp(path, "file of class embeddings"))
-
 
 @lru_cache(maxsize=2)
-def _read(path: Path, classes: tuple[str, ...], stamp: tuple[int, int]) -> EmbeddingTable:
-    """Read and check a file; cached until it changes.
+def _read(path: Path, classes: tuple[str, ...], stamp: tuple[int, int]) -> tuple[Tensor, float]:
+    """Read and check a file: rows [C, K] and s; cached until it changes.
 
     Raises:
         UsageError: It can't be read, lacks a class, or holds other arrays or numbers.
@@ -89,16 +66,13 @@ def _read(path: Path, classes: tuple[str, ...], stamp: tuple[int, int]) -> Embed
             f"{path}: row {broken[0]} of embeddings holds NaN or infinity",
             do="embed this class again",
         )
-    scale = arrays.get("logit_scale", np.float64(pf.datasets.TextOutline(1).logit_scale))
+    scale = arrays.get("logit_scale", np.float64(TextEncoder.logit_scale))
     if scale.size != 1 or scale.dtype.kind not in "fiu" or not np.isfinite(scale).all():
         raise pf.UsageError(
             f"{path}: expected one finite number in logit_scale, got {scale!r}", do="leave it out"
         )
     chosen = rows[_rows_of(path, arrays.get("classes"), len(rows), classes)].astype(np.float32)
-    outline = pf.datasets.TextOutline(
-        dim=rows.shape[1], logit_scale=float(scale.item()), names_only=True
-    )
-    return EmbeddingTable(outline, classes, torch.from_numpy(chosen))
+    return torch.from_numpy(chosen), float(scale.item())
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:

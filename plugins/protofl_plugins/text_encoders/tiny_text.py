@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 import protofl as pf
+from protofl_plugins.text_encoders.encoder import TextEncoder
 
 WIDTH, HEADS, LAYERS = 64, 4, 2
 LONGEST = 256
@@ -20,30 +21,17 @@ LONGEST = 256
 START, PADDING, TOKENS = 256, 257, 258
 
 
-class TinyText:
-    """A small Transformer with random weights over a text's bytes: no file, any K."""
+class TinyText(TextEncoder):
+    """Embeddings of bytes and places, two layers, their mean, projected to any K."""
 
+    token_dim = WIDTH
     note = (
         "the text encoder tiny-text has random weights: its embeddings of class names carry no "
-        "meaning; --text-encoder transformers:FOLDER reads CLIP or BERT"
+        "meaning; --set encoder=transformers --set path=FOLDER reads CLIP or BERT"
     )
 
-    @pf.hookimpl
-    def outline(self, feature_dim: int) -> pf.datasets.TextOutline:
-        """K is the run's."""
-        return pf.datasets.TextOutline(dim=feature_dim, token_dim=WIDTH)
-
-    @pf.hookimpl
-    def open_encoder(self, feature_dim: int, device: torch.device) -> ByteEncoder:
+    def load(self, device: torch.device) -> None:
         """Draw the weights."""
-        return ByteEncoder(feature_dim, device)
-
-
-class ByteEncoder:
-    """The opened encoder: embeddings of bytes and places, two layers, their mean, projected."""
-
-    def __init__(self, dim: int, device: torch.device) -> None:
-        self.outline = pf.datasets.TextOutline(dim=dim, token_dim=WIDTH)
         layer = nn.TransformerEncoderLayer(
             WIDTH, HEADS, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
         )
@@ -52,7 +40,7 @@ class ByteEncoder:
                 "tokens": nn.Embedding(TOKENS, WIDTH),
                 "places": nn.Embedding(LONGEST + 1, WIDTH),
                 "layers": nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False),
-                "projection": nn.Linear(WIDTH, dim, bias=False),
+                "projection": nn.Linear(WIDTH, self.dim, bias=False),
             }
         )
         chance = pf.random_stream(0, "tiny-text")

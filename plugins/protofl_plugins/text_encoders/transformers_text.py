@@ -1,8 +1,8 @@
-"""`transformers:FOLDER`: a text encoder of the library transformers, from a local folder.
+"""`transformers`: a text encoder of the library transformers, from a local folder, ``path``.
 
 CLIP (Radford et al., ICML 2021): the projected embedding of the end token, and CLIP's own logit
 scale. Other models, such as BERT (Devlin et al., NAACL 2019): the last layer's output at the first
-token, or its mean over the tokens. Weights are read from safetensors only, and no code of the
+token. Weights are read from safetensors only, and no code of the
 folder is run.
 
 Prompts replace the outputs of the model's table of token embeddings, before places are added.
@@ -12,9 +12,8 @@ FedTSP's published code passes BERT's embeddings through its embedding layers tw
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -22,70 +21,45 @@ from torch import Tensor
 
 import protofl as pf
 from protofl_plugins.shared.transformers_folders import described
+from protofl_plugins.text_encoders.encoder import TextEncoder
 
 CLIP = ("clip", "clip_text_model")
+_GIVE = "give the folder that save_pretrained wrote, with tokenizer: --set path=FOLDER"
 
 
-class Transformers:
-    """CLIP's or BERT's text encoder from a local folder (protofl[transformers])."""
+class Transformers(TextEncoder):
+    """CLIP's or BERT's text encoder from a local folder (protofl[transformers]).
 
-    argument = "path"
+    The sizes are those of ``config.json``, and CLIP's logit scale that of the weights.
+    """
 
-    class Config(pf.Config):
-        """Options."""
+    def __init__(self, classes: Sequence[str], feature_dim: int, path: Path | None) -> None:
+        if path is None:
+            raise pf.UsageError("the encoder transformers needs a folder", do=_GIVE)
+        self._path = path
+        self._library, model = described(path, "text encoder", "encoder=transformers", _GIVE)
+        text = getattr(model, "text_config", model)
+        self._is_clip = model.model_type in CLIP
+        self.dim = int(text.projection_dim if self._is_clip else text.hidden_size)
+        self.token_dim = int(text.hidden_size)
+        scale = _logit_scale(path) if self._is_clip else None
+        self.logit_scale = self.logit_scale if scale is None else scale
 
-        path: Path = pf.Field(description="the folder that save_pretrained wrote, with tokenizer")
-        pooling: Literal["first", "mean"] = pf.Field(
-            "first", description="of other models than CLIP: output at the first token, or the mean"
-        )
-
-    @pf.hookimpl
-    def outline(self, config: Config) -> pf.datasets.TextOutline:
-        """The sizes from ``config.json``, and CLIP's logit scale from the weights."""
-        _, described = _described(config.path)
-        text = getattr(described, "text_config", described)
-        is_clip = described.model_type in CLIP
-        outline = pf.datasets.TextOutline(
-            dim=int(text.projection_dim if is_clip else text.hidden_size),
-            token_dim=int(text.hidden_size),
-        )
-        scale = _logit_scale(config.path) if is_clip else None
-        return outline if scale is None else replace(outline, logit_scale=scale)
-
-    @pf.hookimpl
-    def open_encoder(self, config: Config, device: torch.device) -> TransformersEncoder:
+    def load(self, device: torch.device) -> None:
         """Load tokenizer and weights."""
-        library, described = _described(config.path)
-        is_clip = described.model_type in CLIP
-        kind = library.CLIPTextModelWithProjection if is_clip else library.AutoModel
+        library, here = self._library, {"local_files_only": True}
+        kind = library.CLIPTextModelWithProjection if self._is_clip else library.AutoModel
         try:
-            tokenizer = library.AutoTokenizer.from_pretrained(config.path, local_files_only=True)
-            model = kind.from_pretrained(config.path, local_files_only=True, use_safetensors=True)
+            self._tokenizer: Any = library.AutoTokenizer.from_pretrained(self._path, **here)
+            model: Any = kind.from_pretrained(self._path, use_safetensors=True, **here)
         except Exception as error:  # transformers, tokenizers, safetensors and the OS
             raise pf.UsageError(
-                f"the text encoder in {config.path} can't be loaded: {error}",
+                f"the text encoder in {self._path} can't be loaded: {error}",
                 do="save model and tokenizer there with save_pretrained (safetensors)",
             ) from error
-        return TransformersEncoder(
-            self.outline(config), tokenizer, model.float().to(device), config.pooling
-        )
-
-
-class TransformersEncoder:
-    """An opened model with its tokenizer."""
-
-    def __init__(
-        self,
-        outline: pf.datasets.TextOutline,
-        tokenizer: Any,  # noqa: ANN401 - transformers is optional
-        model: Any,  # noqa: ANN401
-        pooling: str,
-    ) -> None:
-        self.outline = outline
-        self._tokenizer, self._model = tokenizer, model.requires_grad_(False).eval()
-        self._pooling = pooling
+        self._model = model.float().to(device).requires_grad_(False).eval()
         places = int(getattr(model.config, "max_position_embeddings", 512))
-        self._longest = min(places, int(tokenizer.model_max_length))
+        self._longest = min(places, int(self._tokenizer.model_max_length))
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Return embeddings [n, dim] of n texts."""
@@ -115,21 +89,11 @@ class TransformersEncoder:
             embeds: Tensor = out.text_embeds
             return embeds
         states: Tensor = out.last_hidden_state
-        if self._pooling == "first":
-            return states[:, 0]
-        weights = mask.unsqueeze(2).to(states.dtype)
-        mean: Tensor = (states * weights).sum(1) / weights.sum(1)
-        return mean
+        return states[:, 0]
 
     def _read(self, texts: Sequence[str], **length: Any) -> Any:  # noqa: ANN401
         encoding = self._tokenizer([*texts], truncation=True, return_tensors="pt", **length)
         return encoding.to(self._model.device)
-
-
-def _described(folder: Path) -> tuple[Any, Any]:
-    """Return the library, and the configuration of a folder's model."""
-    do = "give the folder that save_pretrained wrote: --text-encoder transformers:FOLDER"
-    return described(folder, "text encoder", "text-encoder/transformers", do)
 
 
 def _logit_scale(folder: Path) -> float | None:

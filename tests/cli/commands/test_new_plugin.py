@@ -26,7 +26,6 @@ RUN = {
     "partitioner": ["run", "fedproto", "--models", "cnn4", "--partition", "my-partitioner"],
     "dataset": ["run", "fedproto", "--models", "cnn4", "--dataset", "my-dataset"],
     "generator": ["run", "fedktl", "--models", "cnn4", "--generator", "my-generator"],
-    "text-encoder": ["run", "fedtsp", "--models", "cnn4", "--text-encoder", "my-text-encoder"],
     "payload-transform": ["run", "fedproto", "--models", "cnn4", "--with", "my-payload-transform"],
     "metric": ["run", "fedproto", "--models", "cnn4", "--metrics", "my-metric"],
     "client-sampler": ["run", "fedproto", "--models", "cnn4", "--sampling", "my-client-sampler"],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,15 +12,17 @@ import torch
 from slow_equations import affine, cross_entropy, mean, mean_cross_entropy, numbers
 
 import protofl as pf
-from protofl.datasets import TextSource
-from protofl.hooks.plugin.members import Choice
+from protofl.runs.identity import file_digests
+from protofl.runs.request import read_request
+from protofl.system import consent
 from protofl.testing.equality import double_precision
 from protofl.testing.toy import MIXED, make_images
-from protofl_plugins.methods.fedtsp import FedTSP
+from protofl_plugins.text_encoders.encoder import LoadedOnce, TextEncoder
 from protofl_plugins.text_encoders.tiny_text import TinyText
 
 CLASSES = {0: [0, 1], 1: [1, 3], 4: [1, 3, 0]}
 NAMES = ["a", "b", "c", "d"]
+ROOT = Path(__file__).parents[3]
 
 
 def approx(value):
@@ -32,13 +36,19 @@ def cosine(a, b):
 
 @pytest.fixture
 def table(tmp_path):
-    """Return ``table(rows, **arrays)``, which writes class embeddings for --text-encoder."""
+    """Return ``table(rows, **arrays)``, which writes class embeddings and returns the options."""
 
     def make(rows, **arrays):
         np.savez(tmp_path / "e.npz", embeddings=rows, **arrays)
-        return f"class-embeddings:{tmp_path / 'e.npz'}"
+        return {"encoder": "class-embeddings", "path": str(tmp_path / "e.npz")}
 
     return make
+
+
+def tiny_text():
+    encoder = TinyText([], 8, None)
+    encoder.load(torch.device("cpu"))
+    return encoder
 
 
 # --- T --------------------------------------------------------------------------------------------
@@ -50,7 +60,7 @@ def test_t_is_the_mean_over_a_class_s_descriptions(toy, tmp_path):
     names = {letter: f"class {number}" for number, letter in enumerate(NAMES)}
     file.write_text("\n".join(names[line[0]] + line[1:] for line in lines))
     federation = toy("fedtsp", set={"descriptions": str(file), "trains": "nothing"})
-    encoder = TinyText().open_encoder(8, torch.device("cpu"))
+    encoder = tiny_text()
     for number, letter in enumerate(NAMES):
         texts = [line.partition(": ")[2] for line in lines if line.startswith(letter)]
         texts = [f"A photo of a class {number}: {text}" for text in texts]
@@ -65,7 +75,7 @@ def test_prompts_of_a_class_stand_in_each_of_its_texts(toy):
     trained = federation.server.modules["fedtsp"]["trained"]
     assert trained.prompts.shape == (4, 3, 64)
     assert 0.015 < trained.prompts.detach().std() < 0.025
-    encoder = TinyText().open_encoder(8, torch.device("cpu"))
+    encoder = tiny_text()
     for number, name in enumerate(federation.plan.info.class_names):
         row = encoder.embed_prompts([f"one {name} here"], trained.prompts[number : number + 1])
         found = federation.server.global_state["prototypes"][number]
@@ -127,7 +137,7 @@ def _descend(federation, rows, trains):
     assert {n for n, _ in trained.named_parameters()} == {"s"} | (
         {"prompts"} if trains == "prompts" else set()
     )
-    encoder = TinyText().open_encoder(8, torch.device("cpu"))
+    encoder = tiny_text()
     texts = [f"A photo of a {name}." for name in server.class_names]
     prompts = None
     if trains == "prompts":
@@ -171,15 +181,14 @@ def test_what_travels_and_what_is_trained_by_default(toy):
 
 
 def test_a_run_notes_that_tiny_text_is_random(toy, table, randn):
-    (note,) = [n for n in toy("fedtsp").plan.notes if "tiny-text" in n]
-    assert "random weights" in note and "--text-encoder" in note
-    others = toy("fedtsp", text_encoder=table(randn(4, 8))), toy("local")
-    assert not any("random" in n for found in others for n in found.plan.notes)
+    (note,) = toy("fedtsp").server.notes
+    assert "random weights" in note and "encoder=transformers" in note
+    assert not toy("fedtsp", set=table(randn(4, 8))).server.notes
 
 
 def test_a_table_of_embeddings_stays_as_it_is(toy, table, randn):
     rows = randn(4, 8).numpy()
-    federation = toy("fedtsp", text_encoder=table(rows, logit_scale=np.float32(2.0)))
+    federation = toy("fedtsp", set=table(rows, logit_scale=np.float32(2.0)))
     federation.rounds(2)
     for number in range(2):
         sent = pf.Payload.from_bytes(federation.pool.downloads(number)[0])
@@ -189,7 +198,7 @@ def test_a_table_of_embeddings_stays_as_it_is(toy, table, randn):
 
 def test_a_table_s_scale_is_trained_if_asked(toy, table, randn):
     encoder = table(randn(4, 8).numpy())
-    federation = toy("fedtsp", set={"trains": "scale"}, text_encoder=encoder)
+    federation = toy("fedtsp", set={"trains": "scale", **encoder})
     federation.rounds(2)
     first, second = (pf.Payload.from_bytes(federation.pool.downloads(r)[0]) for r in range(2))
     assert torch.equal(first["prototypes"], second["prototypes"])
@@ -219,8 +228,8 @@ def refused(make):
 
 def test_another_width_than_k_is_named(toy, table, randn):
     encoder = table(randn(4, 12).numpy())
-    words = refused(lambda: toy("fedtsp", text_encoder=encoder))
-    assert "e.npz: embeddings have 12 numbers, but features have K = 8" in words
+    words = refused(lambda: toy("fedtsp", set=encoder))
+    assert "class-embeddings: embeddings have 12 numbers, but features have K = 8" in words
     assert "give --feature-dim 12" in words
 
 
@@ -233,8 +242,8 @@ def test_another_width_than_k_is_named(toy, table, randn):
 )
 def test_a_table_can_t_do_everything(toy, table, randn, options, words):
     encoder = table(randn(4, 8).numpy())
-    found = refused(lambda: toy("fedtsp", set=options, text_encoder=encoder))
-    assert words in found and "e.npz" in found
+    found = refused(lambda: toy("fedtsp", set={**options, **encoder}))
+    assert words in found and "class-embeddings" in found
 
 
 @pytest.mark.parametrize(
@@ -249,35 +258,26 @@ def test_texts_are_checked(toy, options, words):
     assert words in refused(lambda: toy("fedtsp", set=options))
 
 
-def test_another_method_takes_no_encoder_options(toy):
-    options = {"text_encoder": {"pooling": "mean"}}
-    words = refused(lambda: toy("fedproto", options=options))
-    assert "this method has no text encoder" in words and "fedtsp" in words
-
-
 # --- the server's text encoder --------------------------------------------------------------------
+
+
+def loaded(encoder, *, dry=False):
+    made = LoadedOnce("tiny-text", None, ["x", "y"], 8, torch.device("cpu"), dry=dry)
+    made.encoder = encoder
+    return made
 
 
 def test_the_encoder_is_loaded_once_and_not_in_a_dry_run():
     opened = []
 
     class Counted(TinyText):
-        @pf.hookimpl
-        def open_encoder(self, feature_dim, device):
+        def load(self, device):
             opened.append(torch.rand(1))  # loading may draw from the global generator
-            return super().open_encoder(feature_dim, device)
+            super().load(device)
 
-    choice, given = Choice("text-encoder", "counted", Counted, pf.Config()), {"feature_dim": 8}
-    given["device"] = torch.device("cpu")
     state = torch.random.get_rng_state()
-
-    def source(dry):
-        outline = choice.bound("outline", **given)
-        return TextSource(
-            "counted", outline, choice.bound("open_encoder", **given), given["device"], dry=dry
-        )
-
-    tried, real, prompts = source(True), source(False), torch.zeros(2, 1, 64, requires_grad=True)
+    tried, real = loaded(Counted([], 8, None), dry=True), loaded(Counted([], 8, None))
+    prompts = torch.zeros(2, 1, 64, requires_grad=True)
     for one in (tried, real):
         assert one.embed(["x", "y"]).shape == one.embed_prompts(["x", "y"], prompts).shape == (2, 8)
         assert one.embed_prompts(["x", "y"], prompts).requires_grad
@@ -287,11 +287,61 @@ def test_the_encoder_is_loaded_once_and_not_in_a_dry_run():
 
 @pytest.mark.parametrize("made", [torch.zeros(2, 3), torch.full((2, 8), torch.nan)])
 def test_a_wrong_embedding_is_named(made):
-    encoder = TinyText().open_encoder(8, torch.device("cpu"))
-    encoder.embed = lambda texts: made
-    source = TextSource("odd", lambda: encoder.outline, lambda: encoder, torch.device("cpu"))
-    with pytest.raises(pf.UsageError, match=r"text-encoder/odd: expected finite .* \(2, 8\)"):
-        source.embed(["x", "y"])
+    class Odd(TextEncoder):
+        def embed(self, texts):
+            return made
+
+    with pytest.raises(pf.UsageError, match=r"tiny-text: expected finite .* \(2, 8\)"):
+        loaded(Odd([], 8, None)).embed(["x", "y"])
+
+
+@pytest.fixture
+def letters(tmp_path):
+    """Return ``letters.py:Letters`` with the encoder of the method's page."""
+    text = (ROOT / "docs/reference/methods/fedtsp.md").read_text(encoding="utf-8")
+    (tmp_path / "letters.py").write_text(text.split("```python\n")[1].split("```")[0])
+    return f"{tmp_path / 'letters.py'}:Letters"
+
+
+def test_a_class_of_one_s_own(toy, letters, tmp_path):
+    consent.allow([letters])
+    federation = toy("fedtsp", set={"encoder": letters})
+    found = federation.server.global_state["prototypes"]
+    name = f"A photo of a {federation.plan.info.class_names[0]}."
+    share = sum(ord(letter) % 8 == 1 for letter in name.lower()) / len(name)
+    assert found[0, 1].item() == pytest.approx(share)
+    before = file_digests(federation.plan)["fedtsp.encoder"]
+    (tmp_path / "letters.py").write_text((tmp_path / "letters.py").read_text() + "# changed\n")
+    assert file_digests(federation.plan)["fedtsp.encoder"] != before
+
+
+@pytest.mark.parametrize(
+    ("encoder", "words"),
+    [
+        ("tiny-txt", "unknown text encoder"),
+        ("protofl_plugins.methods.fedtsp:FedTSP", "FedTSP is not a text encoder"),
+    ],
+)
+def test_an_encoder_that_is_none(toy, encoder, words):
+    assert words in refused(lambda: toy("fedtsp", set={"encoder": encoder}))
+
+
+def test_the_code_of_an_encoder_needs_consent(few, letters, tmp_path):
+    file = tmp_path / "own" / "mine.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"method": "fedtsp", "set": {"encoder": letters}}))
+    small = {"models": "cnn4", "dataset": few, "clients": 2, "rounds": 1, "backend": "local"}
+    words = refused(lambda: pf.run(config=file, **small))
+    assert f"fedtsp.encoder={letters} comes from a file" in words
+    assert f"to allow it: --set fedtsp.encoder={letters}" in words
+    with pytest.raises(pf.UsageError, match="is code, which does not run without your consent"):
+        pf.load_class(letters)
+    request = read_request({"method": "fedtsp", "set": {"encoder": letters}, **small})
+    assert request.said == {"fedtsp": {"encoder": letters}}
+    out = tmp_path / "run"
+    pf.run("fedtsp", set={"encoder": letters}, out=out, progress=False, dry_run=False, **small)
+    assert pf.load_class(letters).__name__ == "Letters"
+    pf.run(config=file, out=tmp_path / "again", progress=False, dry_run=False, **small)
 
 
 def test_the_encoder_is_a_part_of_the_profile(toy):
@@ -299,7 +349,3 @@ def test_the_encoder_is_a_part_of_the_profile(toy):
     federation.rounds(1)
     seconds = federation.server.sums.seconds["server"]
     assert seconds["text encoder"] > 0 and seconds["server_train"] > 0
-
-
-def test_the_method_is_declared():
-    assert FedTSP.needs_text_encoder

@@ -1,4 +1,4 @@
-"""Tests of `class-embeddings:FILE`: rows by name or by order, and refused files."""
+"""Tests of `class-embeddings`: rows by name or by order, and refused files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.testing import TextEncoderContract
 from protofl_plugins.text_encoders.class_embeddings import ClassEmbeddings
 
 CPU = torch.device("cpu")
@@ -19,32 +18,33 @@ ROWS = np.arange(15, dtype=np.float64).reshape(3, 5)
 def saved(tmp_path):
     def save(**arrays):
         np.savez(tmp_path / "e.npz", **arrays)
-        return ClassEmbeddings.Config(path=tmp_path / "e.npz")
+        return tmp_path / "e.npz"
 
     return save
 
 
-def opened(config, classes=CLASSES):
-    return ClassEmbeddings().open_encoder(config, classes, CPU)
+def opened(path, classes=CLASSES):
+    encoder = ClassEmbeddings(classes, 8, path)
+    encoder.load(CPU)
+    return encoder
 
 
 def test_rows_without_names_are_in_the_data_s_order(saved):
-    config = saved(embeddings=ROWS)
-    assert torch.equal(opened(config).embed(["dog", "cat"]), torch.tensor(ROWS[[1, 0]]).float())
-    outline = ClassEmbeddings().outline(config, CLASSES)
-    assert outline == pf.datasets.TextOutline(dim=5, names_only=True)
+    encoder = opened(saved(embeddings=ROWS))
+    assert torch.equal(encoder.embed(["dog", "cat"]), torch.tensor(ROWS[[1, 0]]).float())
+    assert (encoder.dim, encoder.token_dim, encoder.names_only) == (5, 0, True)
+    assert encoder.logit_scale == 4.6052
 
 
 def test_rows_with_names_may_be_more_and_in_any_order(saved):
     names = np.array(["sea lion", "cow", "cat", "dog"])
-    config = saved(embeddings=np.eye(4), classes=names, logit_scale=np.float64(3.5))
-    assert torch.equal(opened(config).embed(CLASSES), torch.eye(4)[[2, 3, 0]])
-    assert ClassEmbeddings().outline(config, CLASSES).logit_scale == 3.5
+    encoder = opened(saved(embeddings=np.eye(4), classes=names, logit_scale=np.float64(3.5)))
+    assert torch.equal(encoder.embed(CLASSES), torch.eye(4)[[2, 3, 0]])
+    assert encoder.logit_scale == 3.5
 
 
 def test_a_changed_file_is_read_again(saved):
-    config = saved(embeddings=ROWS)
-    assert float(opened(config).embed(["cat"])[0, 0]) == 0
+    assert float(opened(saved(embeddings=ROWS)).embed(["cat"])[0, 0]) == 0
     assert float(opened(saved(embeddings=ROWS + 1)).embed(["cat"])[0, 0]) == 1
 
 
@@ -80,27 +80,17 @@ NAN[1, 2] = np.nan
 )
 def test_a_bad_file_is_named(saved, arrays, words):
     with pytest.raises(pf.UsageError) as caught:
-        ClassEmbeddings().outline(saved(**arrays), CLASSES)
+        ClassEmbeddings(CLASSES, 8, saved(**arrays))
     assert words in str(caught.value) and "e.npz" in caught.value.what
     assert caught.value.do
 
 
 def test_a_missing_file_and_a_damaged_one_are_named(tmp_path):
-    config = ClassEmbeddings.Config(path=tmp_path / "none.npz")
+    path = tmp_path / "none.npz"
     with pytest.raises(pf.UsageError, match=r"none\.npz can't be read: No such file"):
-        ClassEmbeddings().outline(config, CLASSES)
-    config.path.write_bytes(b"PK\x03\x04 cut off")
+        ClassEmbeddings(CLASSES, 8, path)
+    path.write_bytes(b"PK\x03\x04 cut off")
     with pytest.raises(pf.UsageError, match=r"none\.npz can't be read as \.npz"):
-        ClassEmbeddings().outline(config, CLASSES)
-
-
-class TestContract(TextEncoderContract):
-    """Run the contract with a file for its classes."""
-
-    plugin = ClassEmbeddings
-
-    def setup_method(self):
-        super().setup_method()
-        file = self.folder / "e.npz"
-        np.savez(file, embeddings=ROWS, classes=np.array(self.classes))
-        self.argument = str(file)
+        ClassEmbeddings(CLASSES, 8, path)
+    with pytest.raises(pf.UsageError, match="needs a file"):
+        ClassEmbeddings(CLASSES, 8, None)

@@ -1,4 +1,4 @@
-"""Tests of `transformers:FOLDER` with tiny, randomly initialised CLIP and BERT models."""
+"""Tests of `transformers` with tiny, randomly initialised CLIP and BERT models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from tiny_transformers import SIZES, save_bert, save_tokenizer
 
 import protofl as pf
-from protofl.testing import TextEncoderContract
 from protofl_plugins.text_encoders.transformers_text import Transformers
 
 CPU = torch.device("cpu")
@@ -50,30 +49,31 @@ def clip(library, tmp_path_factory):
     return save_clip(library, tmp_path_factory.mktemp("models") / "clip")
 
 
-def opened(folder, **options):
-    config = Transformers.Config(path=folder, **options)
-    made = Transformers().open_encoder(config, CPU)
-    assert made.outline == Transformers().outline(config)
-    return made
+def opened(folder):
+    encoder = Transformers([], 8, folder)
+    encoder.load(CPU)
+    return encoder
 
 
-def test_bert_gives_its_first_output_or_the_mean(library, bert):
+def sizes(encoder):
+    return encoder.dim, encoder.token_dim, encoder.logit_scale
+
+
+def test_bert_gives_its_first_output(library, bert):
     made, model = opened(bert), library.BertModel.from_pretrained(bert).eval()
     tokenizer = library.AutoTokenizer.from_pretrained(bert)
-    assert made.outline == pf.datasets.TextOutline(dim=12, token_dim=12)
-    mean = opened(bert, pooling="mean")
+    assert sizes(made) == (12, 12, 4.6052)
     for text in TEXTS:
         states = model(**tokenizer([text], return_tensors="pt")).last_hidden_state
         assert torch.allclose(made.embed([text]), states[:, 0], atol=1e-5)
-        assert torch.allclose(mean.embed([text]), states.mean(1), atol=1e-5)
-    together = mean.embed(TEXTS)  # different lengths: padding has no effect
-    assert torch.allclose(together, torch.cat([mean.embed([t]) for t in TEXTS]), atol=1e-5)
+    together = made.embed(TEXTS)  # different lengths: padding has no effect
+    assert torch.allclose(together, torch.cat([made.embed([t]) for t in TEXTS]), atol=1e-5)
 
 
 def test_clip_gives_its_projection_and_scale(library, clip):
     made, model = opened(clip), library.CLIPModel.from_pretrained(clip).eval()
     tokenizer = library.AutoTokenizer.from_pretrained(clip)
-    assert made.outline == pf.datasets.TextOutline(dim=10, token_dim=8, logit_scale=3.0)
+    assert sizes(made) == (10, 8, 3.0)
     for text in TEXTS:
         ids = tokenizer([text], return_tensors="pt")
         pooled = model.text_model(ids["input_ids"]).pooler_output
@@ -96,10 +96,14 @@ def test_prompts_replace_the_first_token_embeddings(request, which):
     assert made.embed_prompts(["cat"], long).shape == found.shape  # a text of fewer tokens
 
 
+def options_for(folder):
+    return {"fedtsp": {"encoder": "transformers", "path": str(folder)}}
+
+
 def test_a_run_with_clip(clip, tmp_path):
     from protofl.testing import toy
 
-    plan = toy.make_plan("fedtsp", tmp_path, text_encoder=f"transformers:{clip}", feature_dim=10)
+    plan = toy.make_plan("fedtsp", tmp_path, options=options_for(clip), feature_dim=10)
     federation = toy.Toy(plan)
     federation.rounds(2)
     trained = federation.server.modules["fedtsp"]["trained"]
@@ -111,9 +115,9 @@ def test_the_files_of_the_folder_are_part_of_a_run(clip, tmp_path):
     from protofl.runs.identity import file_digests
     from protofl.testing import toy
 
-    plan = toy.make_plan("fedtsp", tmp_path, text_encoder=f"transformers:{clip}", feature_dim=10)
+    plan = toy.make_plan("fedtsp", tmp_path, options=options_for(clip), feature_dim=10)
     found = file_digests(plan)
-    assert {"text_encoder/model.safetensors", "text_encoder/config.json"} <= found.keys()
+    assert {"fedtsp.path/model.safetensors", "fedtsp.path/config.json"} <= found.keys()
 
 
 @pytest.mark.parametrize(
@@ -131,7 +135,7 @@ def test_a_damaged_folder_is_named(library, tmp_path, save, break_it, words):
     folder = save(library, tmp_path / "model")
     break_it(folder)
     with pytest.raises(pf.UsageError) as caught:
-        Transformers().open_encoder(Transformers.Config(path=folder), CPU)
+        opened(folder)
     assert words in caught.value.what and str(folder) in caught.value.what
     assert caught.value.do
 
@@ -139,7 +143,7 @@ def test_a_damaged_folder_is_named(library, tmp_path, save, break_it, words):
 def test_a_missing_library_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(pf.UsageError, match="needs transformers") as caught:
-        Transformers().outline(Transformers.Config(path=tmp_path))
+        Transformers([], 8, tmp_path)
     assert caught.value.do == "pip install 'protofl[transformers]'"
 
 
@@ -151,15 +155,11 @@ def test_weights_that_lack_a_scale_have_the_usual_one(library, tmp_path):
     held = safetensors.torch.load_file(other / "model.safetensors")
     assert "logit_scale" not in held
     assert json.loads((other / "config.json").read_text())["model_type"] == "clip_text_model"
-    outline = Transformers().outline(Transformers.Config(path=other))
-    assert outline == pf.datasets.TextOutline(dim=10, token_dim=8)
+    assert sizes(Transformers([], 8, other)) == (10, 8, 4.6052)
 
 
-class TestBertKeepsTheContract(TextEncoderContract):
-    """Run the contract with a tiny BERT."""
-
-    plugin = Transformers
-
-    @pytest.fixture(autouse=True)
-    def _folder(self, bert):
-        self.argument = str(bert)
+def test_a_text_alone_decides_and_nothing_is_trained(bert):
+    encoder = opened(bert)
+    assert torch.allclose(encoder.embed(TEXTS), encoder.embed(TEXTS[::-1]).flip(0), atol=1e-5)
+    assert not any(parameter.requires_grad for parameter in encoder._model.parameters())
+    assert not encoder._model.training

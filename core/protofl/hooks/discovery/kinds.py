@@ -44,7 +44,6 @@ KINDS = {
     "partitioner": Kind("protofl.partitioners", resources.PartitionerSpec),
     "dataset": Kind("protofl.datasets", resources.DatasetSpec),
     "generator": Kind("protofl.generators", resources.GeneratorSpec),
-    "text-encoder": Kind("protofl.text_encoders", resources.TextEncoderSpec),
     "payload-transform": Kind("protofl.payload_transforms", method.PayloadTransformSpec),
     "metric": Kind("protofl.metrics", rounds.MetricSpec),
     "client-sampler": Kind("protofl.client_samplers", rounds.ClientSamplerSpec),

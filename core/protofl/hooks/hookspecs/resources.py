@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from protofl import backends
     from protofl.data.dataset import Dataset
     from protofl.data.generators import Generator, Outline
-    from protofl.data.text_encoders import TextEncoder, TextOutline
     from protofl.hooks.models.architecture import Architecture
     from protofl.system.options.plugin_options import Config
 
@@ -197,44 +196,6 @@ class GeneratorSpec:
 
         Raises:
             UsageError: The data are not suitable.
-        """
-
-
-class TextEncoderSpec:
-    """A text encoder on the server (FedTSP).
-
-    A method that needs it declares ``needs_text_encoder = True`` and uses ``server.text_encoder``.
-    """
-
-    @hookspec(firstresult=True)
-    def outline(
-        self, config: Config, classes: list[str], feature_dim: int, data_dir: Path
-    ) -> TextOutline:
-        """Return the encoder's sizes without loading it, after cheap checks.
-
-        Args:
-            config: The plugin's options.
-            classes: Names of the data's C classes.
-            feature_dim: K, for an encoder that can have any width.
-            data_dir: The folder of downloads.
-
-        Raises:
-            UsageError: The encoder can't be loaded, or does not know the classes.
-        """
-
-    @hookspec(firstresult=True)
-    def open_encoder(
-        self,
-        config: Config,
-        classes: list[str],
-        feature_dim: int,
-        device: torch.device,
-        data_dir: Path,
-    ) -> TextEncoder:
-        """Load the encoder, frozen, and return it; called once in a trial, on the server.
-
-        Raises:
-            UsageError: The encoder can't be loaded.
         """
 
 

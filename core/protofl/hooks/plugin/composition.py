@@ -324,10 +324,11 @@ class Composition:
         """Return True if clients also train after the server's step."""
         return any(phase.when == "after_server" for phase in self.phases(run))
 
-    def needs(self, what: str) -> bool:
-        """Return True if a method with server hooks declares that it needs ``generator``, …."""
+    @property
+    def needs_generator(self) -> bool:
+        """True if a method with server hooks declares that it needs an image generator."""
         able = [m for m in self.methods if "server" in self._sides(m.name)]
-        return any(getattr(m.plugin, f"needs_{what}", False) for m in able)
+        return any(getattr(m.plugin, "needs_generator", False) for m in able)
 
     @property
     def needs_public(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,6 @@ from protofl.hooks.views.run_info import Cards, ClientCard
 from protofl.hooks.views.server_state import ServerState
 from protofl.hooks.wire.payload import GlobalState
 from protofl.system.randomness import random_stream
-
-if TYPE_CHECKING:
-    from protofl.data.text_encoders import TextSource
 
 
 class Server(MethodView[ConfigT], StatefulView):
@@ -145,16 +142,6 @@ class Server(MethodView[ConfigT], StatefulView):
                 do="declare needs_generator = True in the method",
             )
         return self._state.images
-
-    @property
-    def text_encoder(self) -> TextSource:
-        """The text encoder, for a method with ``needs_text_encoder``."""
-        if self._state.texts is None:
-            raise UsageError(
-                "this run has no text encoder",
-                do="declare needs_text_encoder = True in the method",
-            )
-        return self._state.texts
 
     def part(self, name: str) -> AbstractContextManager[None]:
         """Time a block as a part of its own in a profile (``--profile``)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
@@ -15,9 +15,6 @@ from protofl.hooks.models.optimisers import Groups
 from protofl.hooks.views.client_state import SideState
 from protofl.hooks.wire.payload import GlobalState
 from protofl.system.profile.clock import Sums
-
-if TYPE_CHECKING:
-    from protofl.data.text_encoders import TextSource
 
 
 @dataclass(kw_only=True)
@@ -36,7 +33,6 @@ class ServerState(SideState):
     new_optimizer: Callable[[Groups], Optimizer]
     test: Samples | None = None
     images: ImageSource | None = None
-    texts: TextSource | None = None
     sums: Sums = field(default_factory=Sums)
     dry: bool = False
     evaluates: bool = False

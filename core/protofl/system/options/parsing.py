@@ -69,10 +69,6 @@ def text_list(flag: str, value: Any) -> list[str]:  # noqa: ANN401 - it may come
     return list(items)
 
 
-_AS_OPTION = {"text-encoder": "text_encoder"}
-"""Owners in --set that may be written as the flag is."""
-
-
 def expand_set(values: Mapping[str, Any], bare: str) -> dict[str, dict[str, Any]]:
     """Return ``[NAME.]KEY`` entries of --set as {plugin: {key: value}}.
 
@@ -92,7 +88,7 @@ def expand_set(values: Mapping[str, Any], bare: str) -> dict[str, dict[str, Any]
         owner, dot, option = key.rpartition(".")
         if (dot and not owner) or not option:
             raise UsageError(f"--set {key}={value}: no option", do="write [NAME.]KEY=VALUE")
-        nested.setdefault(_AS_OPTION.get(owner, owner or bare), {})[option] = value
+        nested.setdefault(owner or bare, {})[option] = value
     return nested
 
 

@@ -13,9 +13,9 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from protofl.errors import UsageError, unknown
-from protofl.system.consent import is_inside
+from protofl.system.consent import allow, is_allowed, is_inside
 
-Consent = bool | Literal["outside"]
+Consent = bool | Literal["outside", "code"]
 
 
 def Field(
@@ -37,7 +37,8 @@ def Field(
             pickle or running code from a folder. The value then counts on the command line and in
             the arguments of `pf.run`; in a ``--config`` file or a run folder, which
             others may have written, it is refused. ``"outside"`` is for an output folder: a file
-            may name one inside its own folder.
+            may name one inside its own folder. ``"code"`` is for a class, ``MODULE:CLASS`` or
+            ``FILE.py:CLASS``, which `pf.load_class` loads: ``--trust-code`` allows it, too.
         from_data: True for an option of a model group for which a data set may have a default, such
             as the side of small images (``resized`` in the data set's ``defaults``).
         **about: Further arguments of pydantic's ``Field``: ``ge``, ``gt``, ``le``, ``lt``,
@@ -48,7 +49,7 @@ def Field(
     marks |= {"from_data": True} if from_data else {}
     if marks:
         about["json_schema_extra"] = marks
-    if consent:
+    if consent and consent != "code":
         description += " (from the command line only)"
     return pydantic.Field(default, description=description, validate_default=known, **about)
 
@@ -176,6 +177,11 @@ def check_consent(config: Config, owner: str, said: Container[str], home: Path) 
         extra: Any = type(config).model_fields[name].json_schema_extra
         if extra["consent"] == "outside" and is_inside(value, home):
             continue
+        if extra["consent"] == "code":
+            if key in said or name in said:
+                allow([value])
+            elif ":" not in value or is_allowed(value):
+                continue
         if value != usual and not (key in said or name in said):
             text = value if isinstance(value, str) else json.dumps(value, default=str)
             raise UsageError(
@@ -183,6 +189,14 @@ def check_consent(config: Config, owner: str, said: Container[str], home: Path) 
                 f"it means: {type(config).model_fields[name].description}",
                 f"to allow it: --set {owner}.{key}={text.strip(chr(34))}",
             )
+
+
+def code_file(config: Config, name: str) -> Path | None:
+    """Return the Python file of a class that an option names; None for all other options."""
+    extra: Any = type(config).model_fields[name].json_schema_extra
+    file = str(getattr(config, name)).rpartition(":")[0]
+    is_code = isinstance(extra, dict) and extra.get("consent") == "code"
+    return Path(file) if is_code and file.endswith(".py") else None
 
 
 def option_names(config: type[BaseModel]) -> dict[str, str]:

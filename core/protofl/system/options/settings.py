@@ -132,9 +132,6 @@ class Settings(Strict):
     generator: str = federation(
         "tiny-style", "Image generator of the server", metavar="NAME[:PATH]", chooses="generator"
     )
-    text_encoder: str = federation(
-        "tiny-text", "The text encoder of the server", metavar="NAME[:PATH]", chooses="text-encoder"
-    )
 
     # --- local training ---
     local_epochs: int = training(

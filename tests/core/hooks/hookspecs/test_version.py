@@ -49,10 +49,6 @@ HOOKS = {
             "open_generator": "config device data_dir",
             "train_generator": "config images report out",
         },
-        "text-encoder": {
-            "outline": "config classes feature_dim data_dir",
-            "open_encoder": "config classes feature_dim device data_dir",
-        },
         "payload-transform": {
             "upload_payload": "client",
             "download_payload": "server client_id",

@@ -32,7 +32,7 @@ SERVERS = (
     "participants_from join_round devices timing deadline over_select block "
     "eval_server checkpoint_every keep keep_weights min_clients wait_for_clients dry_run "
     "observe_every observe_limit record_uploads track track_group track_wait profile init "
-    "init_strict text_encoder"
+    "init_strict"
 ).split()
 """Options that only the server reads; a node leaves them at their defaults."""
 
