@@ -19,7 +19,6 @@ from protofl_cli.commands import (
     data,
     evaluate,
     export,
-    generator,
     list_plugins,
     new_plugin,
     partition,
@@ -46,7 +45,7 @@ _ClickUsageError: type[Any] = typer.BadParameter.__bases__[0]
 _ClickException: type[Any] = _ClickUsageError.__bases__[0]
 
 
-USE, WRITE, DEVELOP = "Run and inspect", "Write a plugin", "Develop"
+USE, WRITE = "Run and inspect", "Write a plugin"
 """Groups of commands in the help."""
 
 LAST_TO_USE = "partition"
@@ -291,11 +290,6 @@ app.add_typer(
 )
 add(app, "new-plugin", new_plugin.new_plugin, WRITE)
 add(app, "check", check.check, WRITE)
-app.add_typer(
-    group_of({"train": generator.train}, help="Train image generators for the server."),
-    name="generator",
-    rich_help_panel=DEVELOP,
-)
 
 
 def _terminated(number: int, frame: object) -> None:

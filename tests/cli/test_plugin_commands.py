@@ -87,7 +87,7 @@ def test_errors_and_exit_codes_are_those_of_our_commands(cli, installed):
 def test_list_show_and_check(cli, installed, monkeypatch):
     listed = json.loads(cli("list-plugins", "--kind", "command", "--json").stdout)
     status = {each["name"]: each["status"] for each in listed}
-    assert status.keys() >= {"alone", "greet", "more"} and {*status.values()} == {"ok"}
+    assert status.keys() >= {"alone", "generator", "greet", "more"} and {*status.values()} == {"ok"}
     table = cli("list-plugins", "--kind", "command").output
     assert "Greet [somebody] in one line, politely" in table
     shown = cli("show", "command/greet").output

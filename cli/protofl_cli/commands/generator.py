@@ -10,6 +10,7 @@ import typer
 
 from protofl.system.files.home import expand_user
 from protofl_cli import render
+from protofl_cli.groups import group_of
 from protofl_cli.json_output import Json, pair_values, print_json, prints_json
 from protofl_cli.options import Block, DataDir, Debug, option, plugin_options
 from protofl_cli.overwriting import Force, checked
@@ -81,3 +82,6 @@ def train(
 
 def _trainable(registry: Any, name: str) -> bool:  # noqa: ANN401 - a Registry
     return "train_generator" in registry.status(registry.find("generator", name))[1]
+
+
+app = group_of({"train": train}, help="Train image generators for the server.")
