@@ -70,6 +70,8 @@ def test_interrupted_while_the_commands_are_put_together(monkeypatch, capsys):
 HANGS = """
 import atexit, time
 import protofl as pf
+import protofl.runs.tracking
+protofl.runs.tracking.LAST_WAIT = 0.1
 class Hangs:
     "Never ends, and has Python wait for it."
     @pf.hookimpl
@@ -85,7 +87,7 @@ class Hangs:
 @pytest.mark.slow
 def test_a_tracker_that_hangs_is_left_behind(subprocess_of, tiny, tmp_path):
     (tmp_path / "hangs.py").write_text(HANGS)
-    words = ["run", "fedproto", *tiny, "--track", "hangs.py:Hangs", "--track-wait", "0.1"]
+    words = ["run", "fedproto", *tiny, "--track", "hangs.py:Hangs"]
     with subprocess_of(*words, "--out", "run") as process:
         output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors

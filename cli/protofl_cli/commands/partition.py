@@ -173,7 +173,7 @@ def _make(
         data,
         bound,
         count,
-        **minimum_for(partitioner.config, split_batch=None),
+        **minimum_for(partitioner.config),
         seed=seed,
         public=public,
         partitioner=partitioner.name,

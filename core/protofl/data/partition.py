@@ -9,7 +9,6 @@ split 75/25. Data that come already split keep their split.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -57,20 +56,17 @@ def number_of_clients(
     return counted
 
 
-def minimum_for(config: object, split_batch: int | None) -> dict[str, Any]:
+def minimum_for(config: object) -> dict[str, Any]:
     """Return the minimum of samples of a client, as arguments of `make_split`.
 
     It is a number of the partitioner: options of training, such as the batch size, change no split.
 
     Args:
         config: The partitioner's options; ``min_samples`` is the minimum if the user gave one.
-        split_batch: Samples of a batch that every client fills after the 75/25 split, as in runs
-            recorded before the minimum was the partitioner's; None for `MIN_SAMPLES`.
     """
     min_samples = getattr(config, "min_samples", None)
-    usual = MIN_SAMPLES if split_batch is None else math.ceil(split_batch / 0.75)
     return {
-        "minimum": usual if min_samples is None else min_samples,
+        "minimum": MIN_SAMPLES if min_samples is None else min_samples,
         "exact": min_samples is not None,
     }
 

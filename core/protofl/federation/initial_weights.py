@@ -22,7 +22,6 @@ from protofl.records.weights import kept_commit, require_here
 from protofl.system.files.atomic import LARGEST_DATA, regular_file
 from protofl.system.files.checksums import sha256_of
 from protofl.system.files.tensors import opened_tensors, read_tensors
-from protofl.system.formatting import shortened
 
 PICKLES = (b"PK", b"\x80")
 """First bytes of a pickle, and of the archive in which ``torch.save`` writes one."""
@@ -34,12 +33,10 @@ class InitialWeights(ABC):
     Args:
         path: A run folder, or a safetensors file.
         info: The run in which clients start.
-        strict: False if a source may lack tensors of a model, such as its head.
     """
 
-    def __init__(self, path: Path, info: RunInfo, *, strict: bool = True) -> None:
+    def __init__(self, path: Path, info: RunInfo) -> None:
         self.path, self._info, self.where = path, info, f"--init {path}"
-        self._strict = strict
 
     @property
     @abstractmethod
@@ -73,16 +70,11 @@ class InitialWeights(ABC):
         """
         info = self._info
         clients = [*info.examples, *self.clients()]
-        taken: dict[str, None] = {}
         for seed in seeds:
             for client in clients:
-                architecture = info.architecture_of(client)
-                model = info.unset_model(architecture)
-                names = self.load(model, client, seed)
-                if names and not self._strict:
-                    taken[_taken_words(architecture.name, names, model)] = None
+                self.load(info.unset_model(info.architecture_of(client)), client, seed)
             clients = [0]
-        return "; ".join([f"initial weights: {self}", *taken])
+        return f"initial weights: {self}"
 
     @torch.no_grad()
     def load(self, model: nn.Module, client: int, seed: int) -> list[str]:
@@ -92,9 +84,7 @@ class InitialWeights(ABC):
             The names of the copied tensors.
 
         Raises:
-            UsageError: A tensor is unknown, or has another shape or type; or one is missing, and
-                the source is strict. If it is not, a head of another shape stays as it is, and at
-                least one tensor of the rest of the model is needed.
+            UsageError: A tensor is unknown or missing, or has another shape or type.
         """
         tensors = self.tensors(client, seed)
         if not tensors:
@@ -105,21 +95,10 @@ class InitialWeights(ABC):
         for name in tensors:
             if name not in targets:
                 raise unknown(f"tensor in {whose}:", name, targets)
-        if not self._strict:
-            tensors = _without_other_head(tensors, targets)
-            if not any(name in parameters and not _in_head(name) for name in tensors):
-                raise UsageError(
-                    f"{whose}: no parameter before the head is given",
-                    f"the model has: {', '.join(n for n in parameters if not _in_head(n))}",
-                )
-        for name in parameters if self._strict else ():
+        for name in parameters:
             if name not in tensors:
                 known = ", ".join(sorted(tensors))
-                raise UsageError(
-                    f"{whose}: {name} is missing",
-                    f"given: {known}",
-                    "add it, or draw missing tensors from the seed: --init-strict false",
-                )
+                raise UsageError(f"{whose}: {name} is missing", f"given: {known}", "add it")
         for name, tensor in tensors.items():
             target = targets[name]
             if tensor.shape != target.shape:
@@ -136,42 +115,18 @@ class InitialWeights(ABC):
         return [*tensors]
 
 
-def _in_head(name: str) -> bool:
-    return name.partition(".")[0] == "head"
-
-
-def _without_other_head(
-    tensors: Mapping[str, Tensor], targets: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Return tensors without the whole head if a tensor of the head has another shape."""
-    head = [name for name in tensors if _in_head(name)]
-    fits = all(tensors[name].shape == targets[name].shape for name in head)
-    return {name: tensor for name, tensor in tensors.items() if fits or name not in head}
-
-
-def _taken_words(architecture: str, taken: Iterable[str], model: nn.Module) -> str:
-    """Return which tensors an architecture takes, by the modules that it takes whole."""
-    taken, names = {*taken}, [name for name, _ in model.named_parameters()]
-    drawn = [name for name in names if name not in taken]
-    summary = f"{architecture} takes {len(names) - len(drawn)} of {len(names)} parameter tensors"
-    return (
-        f"{summary}, {shortened(', '.join(drawn), 200)} drawn from the seed" if drawn else summary
-    )
-
-
-def initial_weights(path: Path, info: RunInfo, *, strict: bool = True) -> InitialWeights:
+def initial_weights(path: Path, info: RunInfo) -> InitialWeights:
     """Open the source of initial weights.
 
     Args:
         path: A run folder, or a safetensors file.
         info: The run in which clients start.
-        strict: False if the source may lack tensors of a model.
 
     Raises:
         UsageError: The path is neither, or its content does not fit the run.
     """
     kind = _KeptRun if path.is_dir() else _WeightsFile
-    return kind(path, info, strict=strict)
+    return kind(path, info)
 
 
 class _KeptRun(InitialWeights):
@@ -181,8 +136,8 @@ class _KeptRun(InitialWeights):
     model may have been trained on test samples of this one.
     """
 
-    def __init__(self, path: Path, info: RunInfo, *, strict: bool = True) -> None:
-        super().__init__(path, info, strict=strict)
+    def __init__(self, path: Path, info: RunInfo) -> None:
+        super().__init__(path, info)
         try:
             run = Reading.of(path)
         except UsageError as problem:
@@ -262,8 +217,8 @@ class _WeightsFile(InitialWeights):
     ``protofl export`` is one for its client's architecture.
     """
 
-    def __init__(self, path: Path, info: RunInfo, *, strict: bool = True) -> None:
-        super().__init__(path, info, strict=strict)
+    def __init__(self, path: Path, info: RunInfo) -> None:
+        super().__init__(path, info)
         tensors, about = self._read()
         exported = {
             k.removeprefix(_EXPORTED): t for k, t in tensors.items() if k.startswith(_EXPORTED)

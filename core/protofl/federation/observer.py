@@ -23,6 +23,9 @@ SERVER_KEYS = ("prototypes", "global_prototypes")
 STARTS = {"prototypes": ("server/", "clients/"), "features": ("features",), "images": ("images",)}
 """{kind of observation: prefixes of its tensors' names}."""
 
+LIMIT = 1_000_000_000
+"""Largest size of all observations and uploads of a run, in bytes."""
+
 NAMED = 96
 """Overhead in bytes of each tensor in a file."""
 
@@ -89,7 +92,7 @@ class Observer(NoObserver):
                     of = f" of trial {trial}" if plan.settings.trials > 1 else ""
                     end = "replays end before it" if round else "there is nothing to replay"
                     note(f"the uploads of round {round}{of} are not kept: {end}")
-        self._left = plan.settings.observe_limit * 1e6 - self._observed.size - self._uploads.size
+        self._left = LIMIT - self._observed.size - self._uploads.size
         self._full = False
         self._expected: dict[str, int] = {}
         self._seen: dict[str, Tensor] = {}
@@ -129,7 +132,7 @@ class Observer(NoObserver):
         """Write a file of observations, and one of uploads.
 
         Raises:
-            RunFailure: Files of this size in all rounds are more than ``--observe-limit`` allows.
+            RunFailure: Files of this size in all rounds are more than `LIMIT`.
         """
         if self._features:
             clients = sorted(self._features)
@@ -168,16 +171,15 @@ class Observer(NoObserver):
         if not new:
             return
         self._expected |= new
-        total, limit = sum(self._expected.values()), self._plan.settings.observe_limit
+        total = sum(self._expected.values())
         parts = ", ".join(f"{what} {size_text(size)}" for what, size in new.items())
-        if total > limit * 1e6:
+        if total > LIMIT:
             raise RunFailure(
-                f"observations will use about {size_text(total)} ({parts}), and --observe-limit is "
-                f"{limit:g} MB",
+                f"observations will use about {size_text(total)} ({parts}), and at most "
+                f"{size_text(LIMIT)} are recorded",
                 "they are stored in the run folder",
-                # A tenth more, as sizes of later rounds may differ.
-                f"raise it (--observe-limit {int(total * 1.1 / 1e6) + 1}), or record less: fewer "
-                "rounds (--observe-every) or samples (--observe-samples), no --record-uploads",
+                "record less: fewer rounds (--observe-every) or samples (--observe-samples), "
+                "no --record-uploads",
             )
         self._note(f"observations will use about {size_text(total)} in the run folder ({parts})")
 
@@ -193,10 +195,9 @@ class Observer(NoObserver):
             self._left -= series.add(place, tensors, about)
             return True
         if not self._full:
-            limit = self._plan.settings.observe_limit
             self._note(
-                f"--observe-limit {limit:g} MB is reached in round {place[1]} of trial {place[0]}: "
-                "what does not fit is not kept"
+                f"the limit of {size_text(LIMIT)} is reached in round {place[1]} of trial "
+                f"{place[0]}: what does not fit is not kept"
             )
         self._full = True
         return False

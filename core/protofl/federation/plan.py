@@ -489,7 +489,7 @@ class Plan:
             return None
         from protofl.federation.initial_weights import initial_weights
 
-        return initial_weights(self.settings.init, self.info, strict=self.settings.init_strict)
+        return initial_weights(self.settings.init, self.info)
 
     def cost(self, architecture: Architecture) -> float:
         """Return the relative cost of a sample in a forward pass, for the order of jobs."""

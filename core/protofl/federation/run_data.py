@@ -169,7 +169,7 @@ def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable
         data,
         partial(partitioner.call, "partition"),
         settings.clients,
-        **minimum_for(partitioner.config, settings.split_batch),
+        **minimum_for(partitioner.config),
         public=settings.held_out,
         partitioner=partitioner.name,
         subset=settings.subset,

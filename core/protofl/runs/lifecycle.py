@@ -94,7 +94,7 @@ def _start(
     if plan.trackers:
         from protofl.runs.tracking import TrackedProgress
 
-        progress = trackers.enter_context(TrackedProgress(progress))
+        progress = trackers.enter_context(TrackedProgress(progress, request.group))
     if folder is not None:
         folder = resumption.take_up(folder, plan, note)
     else:

@@ -45,6 +45,7 @@ class Request:
         home: The folder of the file that holds options, in which it may name output folders.
         recorded: Whether the options are those of a recorded run.
         notes: Lines for the user.
+        group: The group of the run in trackers, such as a sweep; may be empty.
     """
 
     options: dict[str, Any]
@@ -57,6 +58,7 @@ class Request:
     home: Path = Path()
     recorded: bool = False
     notes: tuple[str, ...] = ()
+    group: str = ""
 
     @cached_property
     def registry(self) -> Registry:

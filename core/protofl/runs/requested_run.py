@@ -220,7 +220,12 @@ class RequestedRun:
         plugin_options = {**self._consents, **of_trackers}
         options |= {**extent, "options": plugin_options}
         return Request(
-            options, out=run.folder, resume=True, said=plugin_options, extra=self.request.extra
+            options,
+            out=run.folder,
+            resume=True,
+            said=plugin_options,
+            extra=self.request.extra,
+            group=self.request.group,
         )
 
     @property

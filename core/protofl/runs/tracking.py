@@ -26,6 +26,9 @@ from protofl.system.files.home import expand_user
 
 RESUME_TRACKING = "--resume --track on the finished run writes them down"
 
+LAST_WAIT = 30.0
+"""Seconds that a run waits for its trackers at the end."""
+
 WAITING = 1000
 """Maximum number of rounds that wait for a slow tracker."""
 
@@ -129,10 +132,11 @@ class TrackedProgress:
 
     Args:
         progress: Called with every event, and with a note for each problem of a tracker.
+        group: The name of a group of runs, such as a sweep; may be empty.
     """
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, progress: Progress, group: str = "") -> None:
+        self._progress, self._group = progress, group
         self._plan: Plan | None = None
         self._folder: RunFolder | None = None
         self._threads: list[TrackerThread] = []
@@ -168,7 +172,7 @@ class TrackedProgress:
         self._tell()
 
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
-        """Wait for the trackers, at most ``--track-wait`` seconds."""
+        """Wait for the trackers, at most `LAST_WAIT` seconds."""
         if not self._threads or self._plan is None:
             return
         if isinstance(problem, Exception):
@@ -176,10 +180,9 @@ class TrackedProgress:
             self._end(Ending("failed", error=" ".join(message.split())))
         else:
             self._end(Ending("interrupted"))  # counts only where it did not finish
-        wait = self._plan.settings.track_wait
-        late = f"has not ended within {wait:g} s (--track-wait)"
+        late = f"has not ended within {LAST_WAIT:g} s"
         try:
-            until = time.monotonic() + wait
+            until = time.monotonic() + LAST_WAIT
             for thread in self._threads:
                 thread.over.wait(max(0.0, until - time.monotonic()))
         except KeyboardInterrupt:  # ends the wait; what the run has come to stays
@@ -206,7 +209,7 @@ class TrackedProgress:
         run = TrackedRun(
             key=self._key(home.path / TRACKING),
             name=folder.name,
-            group=settings.track_group,
+            group=self._group,
             folder=folder,
             config=home.config(),
             trials=settings.trials,

@@ -141,9 +141,7 @@ class RunExecution:
     def job(self, batch_run: BatchRun, runs: Path) -> Job:
         """Return the job of a run."""
         request = with_hosts(batch_run.request, self._hosts)
-        options = request.options
-        if self._group and options.get("track") and not options.get("track_group"):
-            request = replace(request, options={**options, "track_group": self._group})
+        request = request.with_options(request.options, group=self._group)
         return RunJob(request, runs, self._repeat_diverged)
 
     def forward(self, batch_run: BatchRun, event: events.Event, follow: events.Follow) -> bool:

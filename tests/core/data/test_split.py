@@ -159,18 +159,12 @@ def test_least_samples_asked_for(num_clients, minimum, asked):
 
 
 @pytest.mark.parametrize(
-    ("given", "split_batch", "found"),
-    [
-        (None, None, (14, False)),
-        (22, None, (22, True)),
-        (None, 16, (22, False)),
-        (5, 64, (5, True)),
-    ],
+    ("config", "found"),
+    [({}, (14, False)), ({"min_samples": None}, (14, False)), ({"min_samples": 22}, (22, True))],
 )
-def test_the_minimum_is_the_partitioners(given, split_batch, found):
-    minimum = minimum_for(SimpleNamespace(min_samples=given), split_batch)
+def test_the_minimum_is_the_partitioners(config, found):
+    minimum = minimum_for(SimpleNamespace(**config))
     assert (minimum["minimum"], minimum["exact"]) == found
-    assert minimum_for(SimpleNamespace(), 10) == minimum_for(SimpleNamespace(), None)
 
 
 def test_partitioners_notes_are_kept():

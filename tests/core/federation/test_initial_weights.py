@@ -105,26 +105,6 @@ def test_what_does_not_fit_is_refused(donor, tmp_path):
     assert "not a run folder" in refused(tmp_path)
 
 
-def test_a_backbone_only(donor, tmp_path):
-    """Without --init-strict, a file may lack the head, or have one of another shape."""
-    first = pf.load_run(donor).model(0).state_dict()
-    drawn = weights(make_plan("local", models="toy1"), 0)
-    body = {k: t for k, t in first.items() if not k.startswith("head.")}
-    other = {**first, "head.weight": torch.ones(9, 6), "head.bias": torch.ones(9)}
-    for name, tensors in (("body", body), ("other", other)):
-        path = saved(tmp_path / name, tensors)
-        assert "head" in refused(path, models="toy1"), "it is strict by default"
-        plan = make_plan("local", models="toy1", init=path, init_strict=False)
-        line = plan.check_initial_weights()
-        assert "dense8 takes 4 of 6 parameter tensors, head.weight, head.bias drawn" in line
-        found = weights(plan, 0)
-        for key, tensor in found.items():
-            assert torch.equal(tensor, drawn[key] if key.startswith("head.") else first[key])
-    head = saved(tmp_path / "head", {k: t for k, t in first.items() if k.startswith("head.")})
-    assert "no parameter before the head" in refused(head, models="toy1", init_strict=False)
-    assert "--init-strict" in refused(saved(tmp_path / "b", body), models="toy1")
-
-
 def test_a_run_that_does_not_fit_is_refused(donor, tmp_path):
     assert "no trial with seed 2" in refused(donor, seed=2)
     assert "no trial with seed 2" in refused(donor, trials=3)

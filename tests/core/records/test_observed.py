@@ -11,6 +11,7 @@ import torch
 from runtime_toys import install, make_plan, train, without_times
 
 import protofl as pf
+from protofl.federation import observer
 from protofl.federation.observer import Observer, check_observing
 from protofl.records.observed import Observed
 from protofl.records.record_files import read_rows
@@ -335,29 +336,22 @@ def test_the_first_files_tell_the_size_of_all(toys, tmp_path, method):
 @pytest.mark.parametrize(
     ("method", "given"),
     [
-        ("fedproto", {"observe": "prototypes,features", "rounds": 3000, "observe_limit": 1}),
-        ("fedkd", {"record_uploads": True, "rounds": 3000, "observe_limit": 1, "clients": 2}),
+        ("fedproto", {"observe": "prototypes,features", "rounds": 3000}),
+        ("fedkd", {"record_uploads": True, "rounds": 3000, "clients": 2}),
     ],
 )
-def test_a_run_of_more_than_the_limit_ends_at_once(toys, tmp_path, method, given):
+def test_a_run_of_more_than_the_limit_ends_at_once(toys, tmp_path, monkeypatch, method, given):
+    monkeypatch.setattr(observer, "LIMIT", 1_000_000)
     with pytest.raises(pf.RunFailure) as caught:
         train(method, tmp_path / "run", **given)
-    assert "and --observe-limit is 1 MB" in caught.value.what
-    number = int(caught.value.do.partition("--observe-limit ")[2].partition(")")[0])
+    assert "and at most 1 MB are recorded" in caught.value.what
     assert not read_rows(tmp_path / "run/metrics.jsonl")
-    enough = {"rounds": 3000, "resume": True, "observe_limit": number}
-
-    def stop(event):
-        if isinstance(event, pf.events.RoundDone):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pf.run(out=tmp_path / "run", progress=stop, **enough)
 
 
 @pytest.mark.slow
-def test_features_count_in_evaluated_rounds_only(toys, tmp_path):
-    given = {"rounds": 40, "observe": "features", "eval_every": 20, "observe_limit": 0.2}
+def test_features_count_in_evaluated_rounds_only(toys, tmp_path, monkeypatch):
+    monkeypatch.setattr(observer, "LIMIT", 200_000)
+    given = {"rounds": 40, "observe": "features", "eval_every": 20}
     assert len(Observed(train("local", tmp_path / "run", **given).folder).rounds()) == 2
 
 
@@ -370,14 +364,14 @@ class Sizes:
 
     def kept(self, sizes, done=()):
         """Observe rounds after the `done` ones; return each (trial, round) with kept uploads."""
-        observer = Observer(self.plan, self.folder, done, self.lines.append)
+        watching = Observer(self.plan, self.folder, done, self.lines.append)
         for place, size in sizes.items():
-            observer.see(place[1], {0: pf.Payload(x=torch.zeros(size))}, pf.Payload())
-            observer.keep(*place)
+            watching.see(place[1], {0: pf.Payload(x=torch.zeros(size))}, pf.Payload())
+            watching.keep(*place)
         return sorted(series.Series(self.folder / "uploads").entries)
 
 
-def test_what_is_not_kept_is_told(tmp_path):
+def test_what_is_not_kept_is_told(tmp_path, monkeypatch):
     """This holds for any limit, also if the previous file is slightly larger than its tensors."""
     sizes = {(0, 0): 1, (0, 1): 100, (0, 2): 100}
     tmp_path.joinpath("whole").mkdir()
@@ -387,16 +381,18 @@ def test_what_is_not_kept_is_told(tmp_path):
     for more in (0, 390, 400, 410, one - 1, one, one + 400):
         limit = first + more
         tmp_path.joinpath(str(limit)).mkdir()
-        run = Sizes(tmp_path / str(limit), observe_limit=limit / 1e6, rounds=1)
+        monkeypatch.setattr(observer, "LIMIT", limit)
+        run = Sizes(tmp_path / str(limit), rounds=1)
         kept = run.kept(sizes)
         _, line = run.lines
         assert f"is reached in round {len(kept)} of trial 0: what does not fit" in line
 
 
-def test_uploads_are_kept_where_all_before_them_are(tmp_path):
+def test_uploads_are_kept_where_all_before_them_are(tmp_path, monkeypatch):
     """Uploads after a gap cannot be replayed. Interruptions do not change what fits."""
     sizes = {(t, n): 1000 if n == 1 else 10 for t in range(2) for n in range(3)}
-    options = {"trials": 2, "observe_limit": 0.006}
+    monkeypatch.setattr(observer, "LIMIT", 6000)
+    options = {"trials": 2}
     for name, cut in (("whole", 0), ("resumed", 3)):
         tmp_path.joinpath(name).mkdir()
         run, places = Sizes(tmp_path / name, **options), [*sizes]
@@ -413,20 +409,21 @@ def test_uploads_are_kept_where_all_before_them_are(tmp_path):
     assert line == "the uploads of round 0 of trial 0 are not kept: there is nothing to replay"
 
 
-def test_a_limit_keeps_the_same_of_a_run_that_is_interrupted(tmp_path):
+def test_a_limit_keeps_the_same_of_a_run_that_is_interrupted(tmp_path, monkeypatch):
     """A round may still fit after a larger one did not."""
+    monkeypatch.setattr(observer, "LIMIT", 6000)
     found = []
     for cut in (0, 4):
         folder = tmp_path / str(cut)
         folder.mkdir()
-        plan = make_plan("fedproto", observe="prototypes", observe_limit=0.006)
+        plan = make_plan("fedproto", observe="prototypes")
         for first, last in ((0, cut), (cut, 6)):
-            observer = Observer(plan, folder, {(0, n) for n in range(first)}, lambda line: None)
+            watching = Observer(plan, folder, {(0, n) for n in range(first)}, lambda line: None)
             for n in range(first, last):
                 rows = torch.zeros(250 if n % 2 else 10, 4)
                 known = pf.Payload(prototypes=rows, classes=torch.arange(len(rows)))
-                observer.see(n, {}, known)
-                observer.keep(0, n)
+                watching.see(n, {}, known)
+                watching.keep(0, n)
         found.append(files_of(folder, "observed"))
     assert found[0] == found[1]
     assert Observed(folder).rounds() == [0, 2, 4]

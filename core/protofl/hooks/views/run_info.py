@@ -260,7 +260,7 @@ class TrackedRun:
     Attributes:
         key: Its permanent key, which a resumed run keeps. Letters and digits.
         name: Its name to show, that of its folder.
-        group: The name of a group of runs (``--track-group``, a sweep's name); may be empty.
+        group: The name of a group of runs (a sweep's name); may be empty.
         folder: Its folder, absolute.
         config: The content of ``config.json``: all options but the trackers', versions, the data.
         trials: Number of trials.

@@ -51,8 +51,6 @@ Share = Annotated[float, BeforeValidator(read_share)]
 
 Rounds = Annotated[int, BeforeValidator(read_rounds)]
 
-Truth = Annotated[bool, BeforeValidator(lambda value: value)]
-"""True or false that is typed as a text, ``--init-strict false``; pydantic reads the text."""
 Joins = Annotated[str | None, BeforeValidator(read_joins)]
 
 KeptRounds = Annotated[str, BeforeValidator(read_kept)]

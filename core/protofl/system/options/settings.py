@@ -19,7 +19,6 @@ from protofl.system.options.option import (
     Rounds,
     Share,
     Sights,
-    Truth,
     composition,
     federation,
     machine,
@@ -61,11 +60,6 @@ class Settings(Strict):
     partition: str = federation(
         "dirichlet", "The partitioner", affects="data", metavar="NAME", chooses="partitioner",
         step_time=False, common=True
-    )
-    split_batch: int | None = federation(
-        None, "Split as before the minimum of samples was the partitioner's: every client fills a "
-        "batch of N; repeats runs recorded then", affects="data", metavar="N",
-        usual="the partitioner's min_samples", sweep=False, step_time=False, ge=1
     )
     clients: int = federation(
         20, "Clients M", affects="data", usual="the data set's, otherwise 20", step_time=False,
@@ -115,11 +109,6 @@ class Settings(Strict):
     init: Path | None = federation(
         None, "Initial weights: a finished run, client by client, or a safetensors file",
         metavar="RUN|FILE", usual="drawn from the seed", step_time=False
-    )
-    init_strict: Truth = federation(
-        True, "Require all tensors of a model in --init; if false, the seed draws missing tensors "
-        "and heads of another shape", metavar="true|false", usual="true",
-        step_time=False
     )
     rounds: int = federation(
         100, "Rounds T", affects="extent", usual="the data set's, otherwise 100", resume=True,
@@ -304,9 +293,6 @@ class Settings(Strict):
     observe_samples: int = record(
         50, "Test samples of a client whose features are recorded", ge=1, le=1_000_000
     )
-    observe_limit: float = record(
-        1000, "Largest size of all observations in MB", affects="nothing", metavar="MB", gt=0
-    )
     record_uploads: bool = record(False, "Record the uploads of every round for protofl replay")
     record_predictions: Predictions = record(
         [], "Record the predicted class of every test sample in these rounds of each trial: last, "
@@ -315,14 +301,6 @@ class Settings(Strict):
     )
     track: Names = names(
         [], "Experiment trackers", affects="nothing", chooses="tracker", recorded=False, common=True
-    )
-    track_group: str = record(
-        "", "Group name of runs in trackers", affects="nothing", metavar="TEXT", usual="none",
-        recorded=False
-    )
-    track_wait: float = record(
-        30, "Seconds that a run waits for trackers at its end", affects="nothing", recorded=False,
-        ge=0, le=86_400
     )
     profile: bool = record(
         False, "Print where the time went, and write profile/trace.json for Perfetto or Chrome",

@@ -20,7 +20,7 @@ TAKEN = (
     "fine_tune generator rounds patience local_epochs batch_size optimizer lr lr_schedule momentum "
     "weight_decay clip feature_dim drop_last shuffle augment precision public options use add drop "
     "transforms seed trials hold_split same_init deterministic engine job_limit validation "
-    "split_batch eval_every eval_clients on_bad_upload upload_limit upload_bound on_lost_client "
+    "eval_every eval_clients on_bad_upload upload_limit upload_bound on_lost_client "
     "measure metrics observe observe_samples record_predictions malicious classes"
 ).split()
 """Options that a node takes as they are, if no rule refuses them."""
@@ -31,8 +31,7 @@ OWN = "data_dir device client_store server_threads backend workers".split()
 SERVERS = (
     "participants_from join_round devices timing deadline over_select block "
     "eval_server checkpoint_every keep keep_weights min_clients wait_for_clients dry_run "
-    "observe_every observe_limit record_uploads track track_group track_wait profile init "
-    "init_strict"
+    "observe_every record_uploads track profile init"
 ).split()
 """Options that only the server reads; a node leaves them at their defaults."""
 
