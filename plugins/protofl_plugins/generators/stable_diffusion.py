@@ -30,7 +30,6 @@ class StableDiffusion:
         model: str = pf.Field(description="a local folder, or a name on the hub")
         prompt: str = pf.Field("a cat", description="the fixed prompt")
         steps: int = pf.Field(25, ge=1, description="denoising steps")
-        guidance: float = pf.Field(7.5, ge=0, description="guidance scale of the prompt")
         batch: int = pf.Field(4, ge=1, description="images that are generated together")
 
     @pf.hookimpl
@@ -109,7 +108,7 @@ class DiffusionGenerator:
                 prompt=[config.prompt] * len(z),
                 latents=z.view(-1, *self._shape).to(self._pipeline.dtype),
                 num_inference_steps=config.steps,
-                guidance_scale=config.guidance,
+                guidance_scale=7.5,
                 generator=torch.Generator().manual_seed(0),
                 output_type="pt",
             )

@@ -28,6 +28,9 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared import weights
 
+LAMBDA_T = 2.0
+"""λ_T, which the weight tends to."""
+
 
 class AlignFed:
     """Features are drawn to fixed points on the unit sphere; clients share the head (Zhu, 2024)."""
@@ -38,7 +41,6 @@ class AlignFed:
         lambda_0: float = pf.Field(
             20.0, gt=0, description="λ_0, weight of align in the first round"
         )
-        lambda_T: float = pf.Field(2.0, gt=0, description="λ_T, which the weight tends to")
 
     asynchronous = "versions"
     terms = {"ce": "cross-entropy", "align": "λ_t·ℓ_v, to the fixed points"}
@@ -84,7 +86,7 @@ class AlignFed:
     def before_training(self, client: pf.Client[Config]) -> pf.Constants:
         """v, and λ_t of this round."""
         config, progress = client.config, client.round / client.rounds  # t/T
-        weight = config.lambda_0 * (config.lambda_T / config.lambda_0) ** progress
+        weight = config.lambda_0 * (LAMBDA_T / config.lambda_0) ** progress
         return {"v": client.state["v"].to(client.device), "weight": torch.tensor(weight)}
 
     @pf.hookimpl

@@ -24,6 +24,9 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared import architecture_models, public_data, weights
 
+HOLDOUT = 0.1
+"""Share of public samples held out if ``patience`` is set."""
+
 
 class FedDF:
     """The server fuses the clients' models by distilling their ensemble (Lin et al., 2020)."""
@@ -41,9 +44,6 @@ class FedDF:
         server_lr: float = pf.Field(1e-3, gt=0, description="learning rate of the server's Adam")
         patience: int = pf.Field(
             0, ge=0, description="epochs without a better held-out loss before the stop; 0 for none"
-        )
-        holdout: float = pf.Field(
-            0.1, gt=0, lt=1, description="share of public samples held out where patience is set"
         )
 
     native_widths = True
@@ -122,7 +122,7 @@ def _distil(
     assert public is not None
     order = torch.randperm(len(public), generator=server.generator("holdout"))
     order = order.to(server.device)
-    count = min(max(1, round(config.holdout * len(public))), len(public) - 1)
+    count = min(max(1, round(HOLDOUT * len(public))), len(public) - 1)
     held, rows = order[:count], order[count:].sort().values
     if not config.patience:
         rows = torch.arange(len(public), device=server.device)

@@ -28,6 +28,9 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared import architecture_models, public_data, weights
 
+MOMENTUM = 0.9
+"""Momentum of the server's SGD."""
+
 
 class FedET:
     """Small client models teach a large server model, share its last layer (Cho et al., 2022)."""
@@ -49,7 +52,6 @@ class FedET:
         server_lr: float = pf.Field(
             None, gt=0, description="its learning rate. None: 0.005, or 0.001 with epochs=paper"
         )
-        server_momentum: float = pf.Field(0.9, ge=0, lt=1, description="momentum of its SGD")
         aggregate: Literal["weighted", "uniform"] = pf.Field(
             "uniform", description="weights n_i/n of w_g, or 1/M"
         )
@@ -139,7 +141,7 @@ class FedET:
             return cross_entropy(logits, label) + lambda_ * diversity
 
         epochs, lr = config.server_epochs, config.server_lr
-        momentum = config.server_momentum if config.server_optimizer == "sgd" else None
+        momentum = MOMENTUM if config.server_optimizer == "sgd" else None
         public_data.train_on_public(
             server,
             model,

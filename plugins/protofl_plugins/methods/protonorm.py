@@ -35,6 +35,9 @@ from protofl_plugins.shared.prototypes import (
     with_absent,
 )
 
+INERTIA = 0.9
+"""Momentum of the alignment."""
+
 
 class ProtoNorm:
     """Global prototypes repel each other on the unit sphere, scaled up for clients (Lee, 2025)."""
@@ -73,7 +76,6 @@ class ProtoNorm:
         )
         steps: int = pf.Field(500, ge=0, description="the most steps of the alignment")
         rate: float = pf.Field(0.1, gt=0, description="learning rate of the alignment")
-        inertia: float = pf.Field(0.9, ge=0, lt=1, description="momentum of the alignment")
         absent: Absent = pf.Field(
             None, description="Q^c of a class that no client of the round has: the last, or none"
         )
@@ -150,9 +152,7 @@ class ProtoNorm:
         Q, known = mean_prototypes(server, uploads, "uniform")
         Q, known = with_absent(server, Q, known, config.absent)
         if config.alignment:
-            Q = repelled_on_sphere(
-                Q, known, config.potential, config.steps, config.rate, config.inertia
-            )
+            Q = repelled_on_sphere(Q, known, config.potential, config.steps, config.rate, INERTIA)
         return pf.class_rows(known, prototypes=Q)
 
     @pf.hookimpl

@@ -10,7 +10,7 @@ import protofl as pf
 from protofl_plugins.models.bottleneck import RESNET56
 from protofl_plugins.models.cnn import CNN4
 from protofl_plugins.models.group import SizedGroup
-from protofl_plugins.models.htfe import HtFE8, SizedWithMobileNet
+from protofl_plugins.models.htfe import HtFE8
 from protofl_plugins.models.imagenet import RESNET34
 from protofl_plugins.models.parts import LINEAR, Head
 
@@ -41,7 +41,7 @@ class Res34HtC4(HeterogeneousHeads):
     extractors = (RESNET34,)
 
 
-class HtFE8HtC4(HeterogeneousHeads, SizedWithMobileNet):
+class HtFE8HtC4(HeterogeneousHeads, SizedGroup):
     """The extractors of htfe8 with four different heads in turn (FedTGP)."""
 
     extractors = HtFE8.extractors

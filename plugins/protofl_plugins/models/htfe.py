@@ -9,40 +9,10 @@ Federated Learning" (FedKTL), CVPR 2024.
 
 from __future__ import annotations
 
-from typing import cast
-
 import protofl as pf
 from protofl_plugins.models import imagenet as nets
 from protofl_plugins.models.cnn import CNN4
-from protofl_plugins.models.group import ModelGroup, SizedConfig, SizedGroup
-from protofl_plugins.models.parts import Extractor
-
-
-class WithMobileNet(ModelGroup):
-    """Options of groups with MobileNetV2."""
-
-    class Config(pf.Config):
-        """Options of the nets."""
-
-        mobilenet_dropout: bool = pf.Field(
-            False,
-            description="MobileNetV2 keeps the dropout (0.2) before its classifier, as GoogLeNet "
-            "keeps its own; false: it goes with the classifier, as in published code",
-        )
-
-    def members(self, config: pf.Config) -> tuple[Extractor, ...]:
-        """Return the extractors, with MobileNetV2's dropout if the option is set."""
-        if not cast(WithMobileNet.Config, config).mobilenet_dropout:
-            return self.extractors
-        kept = {nets.MOBILENET_V2: nets.MOBILENET_V2_DROPOUT}
-        return tuple(kept.get(extractor, extractor) for extractor in self.extractors)
-
-
-class SizedWithMobileNet(WithMobileNet, SizedGroup):
-    """Options of groups with MobileNetV2 whose nets take images of any side."""
-
-    class Config(WithMobileNet.Config, SizedConfig):
-        """Options of the nets, and the side of small images."""
+from protofl_plugins.models.group import ModelGroup, SizedGroup
 
 
 class HtFE2(SizedGroup):
@@ -57,7 +27,7 @@ class HtFE3(SizedGroup):
     extractors = (nets.RESNET10, nets.RESNET18, nets.RESNET34)
 
 
-class HtFE4(SizedWithMobileNet):
+class HtFE4(SizedGroup):
     """CNN4, GoogLeNet, MobileNetV2 and ResNet18 (FedTGP)."""
 
     extractors = (CNN4, nets.GOOGLENET, nets.MOBILENET_V2, nets.RESNET18)
@@ -72,7 +42,7 @@ class HtFE5(SizedGroup):
     extractors = (CNN4, nets.RESNET10, nets.RESNET18, nets.RESNET34, nets.RESNET50)
 
 
-class HtFE8(SizedWithMobileNet):
+class HtFE8(SizedGroup):
     """CNN4, GoogLeNet, MobileNetV2, ResNet18, 34, 50, 101 and 152 (FedTGP)."""
 
     extractors = (
@@ -103,7 +73,7 @@ class HtFE9(SizedGroup):
     )
 
 
-class HtM10(WithMobileNet):
+class HtM10(ModelGroup):
     """The extractors of htfe8, then ViT-B/16 and ViT-B/32 with heads of two layers (FedKTL)."""
 
     extractors = HtFE8.extractors

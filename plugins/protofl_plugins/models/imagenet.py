@@ -151,8 +151,6 @@ def imagenet_extractor(
 GOOGLENET = imagenet_extractor("googlenet")
 """GoogLeNet without auxiliary classifiers; its dropout stands before fc and stays."""
 MOBILENET_V2 = imagenet_extractor("mobilenet_v2", mobilenet_v2_features)
-MOBILENET_V2_DROPOUT = imagenet_extractor("mobilenet_v2")
-"""With the dropout of 0.2 before its last linear layer."""
 RESNET4 = imagenet_extractor("resnet4", partial(small_resnet, 1))
 RESNET6 = imagenet_extractor("resnet6", partial(small_resnet, 2))
 RESNET8 = imagenet_extractor("resnet8", partial(small_resnet, 3))

@@ -1,9 +1,9 @@
 """Partitioners of flwr-datasets: ``--partition flwr:NAME``.
 
 NAME is a class of ``flwr_datasets.partitioner``, ``flwr:DirichletPartitioner`` or short
-``flwr:dirichlet``; its arguments are options: ``--set partition.alpha=0.3``. Arguments without an
-option of their own are given together: ``--set partition.arguments='{"key": 1}'``. These arguments
-follow from the run unless they are given:
+``flwr:dirichlet``. Some of its arguments are options: ``--set partition.alpha=0.3``. All others are
+given together: ``--set partition.arguments='{"key": 1}'``. These arguments follow from the run
+unless they are given:
 
     num_partitions   the clients, --clients; where a partitioner has none, it counts them
     partition_by     the column ``label``: the class's number. Other columns are those of the data
@@ -23,7 +23,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import pydantic
@@ -62,34 +62,6 @@ class FlowerDatasets:
         )
         alpha: Annotated[float | list[float] | None, pydantic.BeforeValidator(_plain)] = pf.Field(
             None, description="concentration of a Dirichlet distribution; small is more skewed"
-        )
-        min_partition_size: int | None = pf.Field(
-            None, ge=0, description="samples of the smallest client"
-        )
-        self_balancing: bool | None = pf.Field(
-            None, description="give no more samples to clients that have the mean number"
-        )
-        num_classes_per_partition: int | None = pf.Field(
-            None, ge=1, description="classes of each client"
-        )
-        class_assignment_mode: Literal["random", "deterministic", "first-deterministic"] | None = (
-            pf.Field(None, description="how classes are assigned to clients")
-        )
-        num_shards_per_partition: int | None = pf.Field(
-            None, ge=1, description="shards of each client"
-        )
-        shard_size: int | None = pf.Field(None, ge=1, description="samples of a shard")
-        keep_incomplete_shard: bool | None = pf.Field(
-            None, description="keep the last shard if it is smaller"
-        )
-        strictness: float | None = pf.Field(
-            None, ge=0, le=1, description="1 divides by the column's values alone, 0 at random"
-        )
-        group_size: int | None = pf.Field(None, ge=1, description="values that a client joins")
-        mode: str | None = pf.Field(None, description="what happens to a last, smaller group")
-        sort_unique_ids: bool | None = pf.Field(None, description="sort the values before grouping")
-        partition_sizes: Annotated[list[int] | None, pydantic.BeforeValidator(_plain)] = pf.Field(
-            None, description="samples of each client: 30,50,20"
         )
         shuffle: bool | None = pf.Field(None, description="shuffle the samples")
         seed: int | None = pf.Field(
@@ -210,7 +182,12 @@ def _made(kind: Any, config: FlowerDatasets.Config, clients: int | None, seed: i
     if missing:
         raise pf.UsageError(
             f"flwr:{config.name} needs {' and '.join(missing)}",
-            do=" ".join(f"--set partition.{name}=…" for name in missing),
+            do=" ".join(
+                f"--set partition.{name}=…"
+                if name in type(config).model_fields
+                else f"--set partition.arguments='{{\"{name}\": …}}'"
+                for name in missing
+            ),
         )
     with _errors(config.name, []):
         return kind(**given)

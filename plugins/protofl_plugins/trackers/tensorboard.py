@@ -34,9 +34,6 @@ class TensorBoard:
             description="a folder of event files, in which each run has its own: GROUP/NAME. None: "
             "tensorboard in the run's folder",
         )
-        flush: float = pf.Field(
-            10.0, gt=0, description="seconds after which figures are on the disk at the latest"
-        )
 
     @pf.hookimpl
     def check(self) -> None:
@@ -88,7 +85,5 @@ class TensorBoard:
             folder = run.folder / "tensorboard"
             if config.folder is not None:
                 folder = pf.expand_user(config.folder) / run.group / run.name
-            writers[trial] = SummaryWriter(
-                str(folder / trial), purge_step=0, flush_secs=config.flush
-            )
+            writers[trial] = SummaryWriter(str(folder / trial), purge_step=0, flush_secs=10)
         return writers[trial]

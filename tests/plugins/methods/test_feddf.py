@@ -16,6 +16,7 @@ from public_toy import (
 )
 
 import protofl as pf
+from protofl_plugins.methods import feddf
 from protofl_plugins.methods.feddf import FedDF
 
 CLIENTS = ("dense", "wide..", "dense")
@@ -94,8 +95,9 @@ def test_early_stop():
     assert all(len(server.orders[f"shuffle {name}"]) == 30 for name in ("dense", "wide.."))
 
 
-def test_the_best_epoch_on_held_out_samples_is_kept():
-    set = {"server_epochs": 8, "server_lr": 10.0, "patience": 8, "holdout": 0.25}
+def test_the_best_epoch_on_held_out_samples_is_kept(monkeypatch):
+    monkeypatch.setattr(feddf, "HOLDOUT", 0.25)
+    set = {"server_epochs": 8, "server_lr": 10.0, "patience": 8}
     server, models, start, found = distilled(**set)
     order = torch.randperm(20, generator=server.generator("holdout"))
     held, rows = order[:5], sorted(order[5:].tolist())

@@ -172,24 +172,6 @@ def test_weights_are_those_of_the_seed(groups, name):
         assert not torch.equal(same[first], other[first])
 
 
-@pytest.mark.parametrize("name", ["htfe4", "htfe8", "htm10", "htfe8-htc4"])
-def test_mobilenets_dropout_is_an_option(groups, name):
-    sample = pf.datasets.SampleSpec((3, 32, 32))
-
-    def dropouts(**options):
-        found = architectures(groups[name], **options)
-        net = next(a for a in found if a.name.startswith("mobilenet_v2"))
-        with torch.device("meta"):
-            model = net.build(sample, 10, 512)
-        return [m.p for m in model.modules() if isinstance(m, nn.Dropout)], parameters(model)
-
-    without, with_it = dropouts(), dropouts(mobilenet_dropout=True)
-    assert (without[0], with_it[0]) == ([], [0.2])
-    assert without[1] == with_it[1]
-    names = [a.name for a in architectures(groups[name], mobilenet_dropout=True)]
-    assert names == ORDERS[name].split()
-
-
 def test_fedpkd_parameters(groups):
     published = {  # at 10 and at 100 classes; 4 bytes × 127,642 is the paper's 0.511 MB
         "resnet11": (127_642, 150_772),

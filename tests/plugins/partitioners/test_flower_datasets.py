@@ -43,22 +43,26 @@ def seed_of(seed):
         ("iid", {}, lambda s: library.IidPartitioner(5)),
         (
             "DirichletPartitioner",
-            {"alpha": 0.5, "min_partition_size": 3},
+            {"alpha": 0.5, "arguments": {"min_partition_size": 3}},
             lambda s: library.DirichletPartitioner(5, "label", 0.5, 3, seed=s),
         ),
         (
             "pathological",
-            {"num_classes_per_partition": 2},
+            {"arguments": {"num_classes_per_partition": 2}},
             lambda s: library.PathologicalPartitioner(5, "label", 2, seed=s),
         ),
         (
             "shard",
-            {"num_shards_per_partition": 2, "partition_by": "user", "seed": 3},
+            {"arguments": {"num_shards_per_partition": 2}, "partition_by": "user", "seed": 3},
             lambda s: library.ShardPartitioner(5, "user", 2, seed=3),
         ),
         ("linear", {}, lambda s: library.LinearPartitioner(5)),
         ("natural-id", {"partition_by": "user"}, lambda s: library.NaturalIdPartitioner("user")),
-        ("size", {"partition_sizes": "30,50"}, lambda s: library.SizePartitioner([30, 50])),
+        (
+            "size",
+            {"arguments": {"partition_sizes": [30, 50]}},
+            lambda s: library.SizePartitioner([30, 50]),
+        ),
         (
             "grouped_natural_id",
             {"arguments": '{"partition_by": "user", "group_size": 2}'},
@@ -80,7 +84,7 @@ def test_rows_are_those_of_the_library(name, options, made):
 
 
 def test_each_seed_has_its_own_split():
-    options = {"alpha": 0.5, "min_partition_size": 2}
+    options = {"alpha": 0.5, "arguments": {"min_partition_size": 2}}
     first, again, other = (split("dirichlet", run_seed=seed, **options) for seed in (0, 0, 1))
     assert all(map(np.array_equal, first, again))
     assert [len(rows) for rows in first] != [len(rows) for rows in other]
@@ -94,8 +98,13 @@ def test_each_seed_has_its_own_split():
         ("iid", {"alpha": 1.0}, "flwr:iid has no argument 'alpha'", "arguments: none"),
         ("dirichlet", {}, "flwr:dirichlet needs alpha", ""),
         ("dirichlet", {"alpha": 0.5, "partition_by": "usr"}, "flwr:dirichlet: ", ""),
-        ("dirichlet", {"alpha": 0.5, "min_partition_size": 90}, "flwr:dirichlet: ", ""),
-        ("size", {"partition_sizes": [300, 200]}, "flwr:size: ", ""),
+        (
+            "dirichlet",
+            {"alpha": 0.5, "arguments": {"min_partition_size": 90}},
+            "flwr:dirichlet: ",
+            "",
+        ),
+        ("size", {"arguments": {"partition_sizes": [300, 200]}}, "flwr:size: ", ""),
     ],
 )
 def test_arguments_that_do_not_fit(name, options, what, near):
@@ -107,7 +116,7 @@ def test_arguments_that_do_not_fit(name, options, what, near):
 
 def test_in_a_run():
     given = {"method": "local", "dataset": "digits", "models": "cnn4", "clients": 6}
-    options = {"partition": {"num_classes_per_partition": 3}}
+    options = {"partition": {"arguments": {"num_classes_per_partition": 3}}}
     plan = Plan.make({**given, "partition": "flwr:pathological", "options": options})
     train, _ = plan.split(0).counts(plan.data.y, 10)
     assert ((train > 0).sum(1) <= 3).all() and plan.split(0).num_clients == 6

@@ -43,6 +43,10 @@ COVERED = {"prototypes", "classes", "counts", "prototypes.classes", "counts.clas
 """Keys that the noisy release replaces."""
 
 
+COUNT_SHARE = 0.2
+"""Part of the budget for counts; the rest is for sums."""
+
+
 class DPPrototypes(Budgeted):
     """Prototypes as noisy sums with ε and δ per client, for frozen extractors (dp-prototypes)."""
 
@@ -60,9 +64,6 @@ class DPPrototypes(Budgeted):
         """Options."""
 
         clip: float = pf.Field(1.0, gt=0, description="C, largest norm of a feature")
-        count_share: float = pf.Field(
-            0.2, gt=0, lt=1, description="part of the budget for counts; the rest is for sums"
-        )
         least: float = pf.Field(
             None,
             ge=0,
@@ -146,11 +147,11 @@ def release(
     """
     config, normal = client.config, client.secret_stream("release").normal
     noisy_sums, noisy_counts = noisy_sums_and_counts(
-        features, labels, client.num_classes, noise, config.clip, config.count_share, normal
+        features, labels, client.num_classes, noise, config.clip, COUNT_SHARE, normal
     )
     least = config.least
     if least is None:
-        least = 2 * accountant.parts_of(noise, config.count_share)[1]
+        least = 2 * accountant.parts_of(noise, COUNT_SHARE)[1]
     known = (noisy_counts >= max(least, 1.0)).to(features.device)
     prototypes = noisy_sums / noisy_counts.clamp(min=1).unsqueeze(1)
     counts = noisy_counts.clamp(min=1).round().long().to(features.device)
