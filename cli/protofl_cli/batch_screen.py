@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from protofl.federation import events as of_rounds
 from protofl.system.formatting import count, shortened
 from protofl_cli import render
 from protofl_cli.tables import clock, shown_path
 from protofl_workbench.batch import batch_events as events
 
 if TYPE_CHECKING:
+    from protofl.records.row import Row
     from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 
 ALL = "all"
@@ -91,12 +93,12 @@ class BatchScreen:
             case events.RunPlanned():
                 going = self._going[event.batch_run]
                 going.rounds, going.before = event.rounds * event.trials, event.done
-            case events.TrainingProgress():
-                self._going[event.batch_run].within = TRAINING_SHARE * event.share
-            case events.RoundDone():
-                self._row(event)
-            case events.Note():
-                self._note(event.batch_run, event.text)
+            case events.OfRun(batch_run, of_rounds.StepsDone(share=share)):
+                self._going[batch_run].within = TRAINING_SHARE * share
+            case events.OfRun(batch_run, of_rounds.RoundDone(row)):
+                self._row(self._going[batch_run], row)
+            case events.OfRun(batch_run, of_rounds.Note(text)):
+                self._note(batch_run, text)
             case events.RunEnded():
                 self._ended_run(event.outcome)
             case events.BatchStopping():
@@ -129,8 +131,9 @@ class BatchScreen:
         self._began = time.monotonic() if self._began is None else self._began
         self._going[batch_run] = _Going(time.monotonic())
 
-    def _row(self, event: events.RoundDone) -> None:
-        going, accuracy = self._going[event.batch_run], event.row.test_accuracy
+    @staticmethod
+    def _row(going: _Going, row: Row) -> None:
+        accuracy = row.test_accuracy
         going.done, going.within = going.done + 1, 0.0
         if accuracy is not None:
             going.last, going.best = accuracy, max(accuracy, going.best or 0.0)

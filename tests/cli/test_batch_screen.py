@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import protofl as pf
 from protofl import RunFailure
 from protofl.records.row import Row
 from protofl.runs.request import Request
@@ -53,18 +54,15 @@ def tried(screen, **there):
 
 
 def round_done(run, number, accuracy):
-    return events.RoundDone(run, Row({"round": number, "test_accuracy": accuracy}), before=False)
+    row = Row({"round": number, "test_accuracy": accuracy})
+    return events.OfRun(run, pf.events.RoundDone(row))
 
 
 def rows(screen, wanted, count):
     screen(events.RunStarted(wanted))
     screen(events.RunPlanned(wanted, 10, 1, 0))
     for number in range(count):
-        screen(
-            events.RoundDone(
-                wanted, Row({"round": number, "test_accuracy": number / 10}), before=False
-            )
-        )
+        screen(round_done(wanted, number, number / 10))
 
 
 def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
@@ -75,11 +73,7 @@ def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
         clock.now = 20.0
         rows(screen, RUNS[2], 0)
         for number in range(5):
-            screen(
-                events.RoundDone(
-                    RUNS[1], Row({"round": number, "test_accuracy": 0.5}), before=False
-                )
-            )
+            screen(round_done(RUNS[1], number, 0.5))
         assert drawn[str(id(RUNS[1]))] == (
             "lr=1",
             "round 5/10  acc 50.0%, best 50.0%  0:20 left",
@@ -87,7 +81,7 @@ def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
         )
         # Half of one of three runs took 20 s; two and a half runs are left.
         assert drawn["all"] == ("all", "1/4 runs, 1:40 left", 0.25)
-        screen(events.TrainingProgress(RUNS[1], 0.5))
+        screen(events.OfRun(RUNS[1], pf.events.StepsDone("train", 50, 100, 0.5)))
         assert drawn[str(id(RUNS[1]))][2] == 0.54  # training is 0.8 of a round
         screen(events.RunEnded(Outcome(RUNS[1], "finished", Path("x"))))
         assert str(id(RUNS[1])) not in drawn
@@ -107,11 +101,11 @@ def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
 def test_notes_that_all_runs_have_are_told_once_and_quiet_is_quiet(capsys):
     with BatchScreen(4) as screen:
         for wanted in RUNS:
-            screen(events.Note(wanted, "batches are small"))
+            screen(events.OfRun(wanted, pf.events.Note("batches are small")))
     assert capsys.readouterr().out == "note: lr=0: batches are small\n"
     with BatchScreen(4, quiet=True) as screen:
         tried(screen)
         rows(screen, RUNS[0], 2)
-        screen(events.Note(RUNS[0], "batches are small"))
+        screen(events.OfRun(RUNS[0], pf.events.Note("batches are small")))
         screen(events.RunEnded(Outcome(RUNS[0], "stopped", Path("x"))))
     assert capsys.readouterr().out == ""

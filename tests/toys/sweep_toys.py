@@ -26,7 +26,7 @@ class Halting:
         self.left = rounds
 
     def __call__(self, event):
-        if isinstance(event, events.RoundDone) and not event.before:
+        if events.is_round(event) and not event.before:
             self.left -= 1
             if self.left == 0:
                 raise Halted

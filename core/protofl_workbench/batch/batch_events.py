@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from protofl.errors import ProtoflError
+from protofl.federation import events
 from protofl.records.failure import Failure
-from protofl.records.row import Row
 from protofl.runs.recorded_run import Run, load_run
 from protofl.runs.request import Request
 
@@ -159,47 +159,20 @@ class RunPlanned(Event):
 
 
 @dataclass(frozen=True)
-class FolderMade(Event):
-    """The folder of a new run exists."""
+class OfRun(Event):
+    """An event of a run: ``FolderMade``, ``RoundDone``, ``Note``, or ``StepsDone`` of its training.
 
-    batch_run: BatchRun
-    folder: Path
-
-
-@dataclass(frozen=True)
-class TrainingProgress(Event):
-    """Clients train in a round; at most once a second.
+    ``StepsDone`` comes at most once a second.
 
     Attributes:
         batch_run: The run.
-        share: Finished share of the round's local training, 0 to 1.
+        event: The event, see `protofl.events`.
+        before: True for a round that was finished before the run was resumed.
     """
 
     batch_run: BatchRun
-    share: float
-
-
-@dataclass(frozen=True)
-class RoundDone(Event):
-    """A round is finished.
-
-    Attributes:
-        batch_run: The run.
-        row: The line of the record.
-        before: True if the round was finished before the run was resumed.
-    """
-
-    batch_run: BatchRun
-    row: Row
-    before: bool
-
-
-@dataclass(frozen=True)
-class Note(Event):
-    """A line about a run for the user."""
-
-    batch_run: BatchRun
-    text: str
+    event: events.Event
+    before: bool = False
 
 
 @dataclass(frozen=True)
@@ -214,6 +187,11 @@ class BatchStopping(Event):
     """The batch is interrupted and stops this number of running runs."""
 
     runs: int
+
+
+def is_round(message: object) -> bool:
+    """Return True if a round of a run is finished."""
+    return isinstance(message, OfRun) and isinstance(message.event, events.RoundDone)
 
 
 Follow = Callable[[Event], None]

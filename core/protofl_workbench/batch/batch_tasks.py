@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from protofl.errors import ProtoflError, UsageError
+from protofl.federation import events as of_rounds
 from protofl.records.row import Row
 from protofl.runs.request import Request
 from protofl.system.device import names_several
@@ -153,15 +154,16 @@ class RunExecution:
                     batch_run, "failed", event.folder, False, event.seed, event.rounds, event.trials
                 )
                 self._before[batch_run] = event.done
-            case events.FolderMade():
-                known = replace(known, folder=event.folder)
+            case events.OfRun(event=of_rounds.FolderMade(folder)):
+                known = replace(known, folder=folder.path)
         self._known[batch_run] = known
         follow(event)
-        if not isinstance(event, events.RoundDone):
-            return True
-        self._before[batch_run] -= 1  # below 0 for rounds that are trained now
-        continues = self._source.should_continue(batch_run, event.row, known.rounds)
-        return continues or self._before[batch_run] > 0 or event.row.round + 1 == known.rounds
+        match event:
+            case events.OfRun(event=of_rounds.RoundDone(row)):
+                self._before[batch_run] -= 1  # below 0 for rounds that are trained now
+                continues = self._source.should_continue(batch_run, row, known.rounds)
+                return continues or self._before[batch_run] > 0 or row.round + 1 == known.rounds
+        return True
 
     def end(
         self, batch_run: BatchRun, outcome: Outcome | ProtoflError, follow: events.Follow

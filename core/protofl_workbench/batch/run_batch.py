@@ -162,7 +162,7 @@ class Batch:
                 return
             worker, message = self._inbox.get()
             continues = self._take(worker, message)
-            if isinstance(message, events.RoundDone):
+            if events.is_round(message):
                 worker.send(continues)
 
     def _begin(self, batch_run: BatchRun) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from protofl.errors import ProtoflError
 from protofl.federation import events as of_rounds
 from protofl.federation.plan import Plan
-from protofl.records.row import Row
+from protofl.records.run_folder import RunFolder
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.runs.recorded_run import Run, load_run
 from protofl.runs.request import Request
@@ -156,9 +156,9 @@ class JobRunner:
                 case of_rounds.StepsDone() if event.stage == "train":
                     if time.monotonic() - reported >= REPORT_SECONDS:
                         reported = time.monotonic()
-                        self._tell(events.TrainingProgress(batch_run, event.share))
+                        self._tell(events.OfRun(batch_run, event))
                 case of_rounds.Note():
-                    self._tell(events.Note(batch_run, event.text))
+                    self._tell(events.OfRun(batch_run, event))
                 case of_rounds.Planned():
                     s, rows = event.plan.settings, event.folder.rows
                     untold = None if rows else event.folder.path
@@ -166,19 +166,23 @@ class JobRunner:
                     asked = (s.rounds, s.trials, len(rows), s.seed, folder)
                     self._tell(events.RunPlanned(batch_run, *asked))
                     for row in rows:
-                        tell(row, before=True)
+                        tell(of_rounds.RoundDone(row), before=True)
                 case of_rounds.FolderMade():
-                    untold = None
-                    self._tell(events.FolderMade(batch_run, event.folder.path))
+                    tell_folder(event.folder.path)
                 case of_rounds.RoundDone():
                     trained += 1
                     if untold is not None:
-                        self._tell(events.FolderMade(batch_run, untold))
-                        untold = None
-                    tell(event.row, before=False)
+                        tell_folder(untold)
+                    tell(event, before=False)
 
-        def tell(row: Row, *, before: bool) -> None:
-            if not self._tell(events.RoundDone(batch_run, row, before)):
+        def tell_folder(path: Path) -> None:
+            nonlocal untold
+            untold = None
+            made = of_rounds.FolderMade(RunFolder(path))  # without rows, for the other process
+            self._tell(events.OfRun(batch_run, made))
+
+        def tell(event: of_rounds.RoundDone, *, before: bool) -> None:
+            if not self._tell(events.OfRun(batch_run, event, before)):
                 raise Stopped
 
         try:

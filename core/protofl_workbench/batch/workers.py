@@ -150,7 +150,7 @@ def main() -> None:
 
     def tell(event: events.Event) -> bool:
         send(event)
-        return bool(inbox.get()) if isinstance(event, events.RoundDone) else True
+        return bool(inbox.get()) if events.is_round(event) else True
 
     runner = JobRunner(tell)
     try:

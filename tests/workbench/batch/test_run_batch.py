@@ -65,7 +65,7 @@ def test_what_is_finished_is_not_trained_again(tmp_path):
     again = here(tmp_path, [wanted("b", lr=0.2), wanted("c", lr=0.3)], told.append)
     assert [o.reused for o in first + again] == [False, False, True, False]
     assert again[0].folder == first[1].folder
-    assert {e.batch_run.name for e in told if isinstance(e, events.RoundDone)} == {"c"}
+    assert {e.batch_run.name for e in told if events.is_round(e)} == {"c"}
 
 
 def test_a_run_that_was_killed_before_its_end_is_finished(tmp_path):
@@ -124,7 +124,7 @@ def test_all_rounds_without_the_evaluation_of_a_last_one_are_not_finished(tmp_pa
     seen = []
 
     def halt(event):
-        seen.extend([event] * isinstance(event, events.RoundDone))
+        seen.extend([event] * events.is_round(event))
         if len(seen) == 3:
             raise Halted
 
@@ -154,7 +154,7 @@ def test_a_resumed_run_is_not_stopped_within_its_finished_rounds(tmp_path):
     seen, long = [], wanted("long", rounds=5)
 
     def halt(event):
-        seen.extend([event] * isinstance(event, events.RoundDone))
+        seen.extend([event] * events.is_round(event))
         if len(seen) == 3:
             raise Halted
 
@@ -172,7 +172,7 @@ def test_a_run_stopped_before_its_first_round_has_its_folder_when_it_fails_later
     bad = wanted("bad", rounds=3, set={"fails": 1})
 
     def halt(event):
-        if isinstance(event, events.FolderMade):
+        if isinstance(event, events.OfRun) and isinstance(event.event, pf.events.FolderMade):
             raise Halted
 
     with pytest.raises(Halted):
@@ -203,8 +203,8 @@ def test_interrupted_at_any_moment_it_goes_on_to_the_same(tmp_path, moment):
 
     def halt(event):
         nonlocal seen
-        seen += isinstance(event, events.RoundDone)
-        if seen == moment and isinstance(event, events.RoundDone):
+        seen += events.is_round(event)
+        if seen == moment and events.is_round(event):
             raise Halted
 
     with pytest.raises(Halted):
@@ -214,7 +214,7 @@ def test_interrupted_at_any_moment_it_goes_on_to_the_same(tmp_path, moment):
     told = []
     on = here(tmp_path / "halted", both, told.append)
     assert records(on) == records(whole)
-    new = [e for e in told if isinstance(e, events.RoundDone) and not e.before]
+    new = [e for e in told if events.is_round(e) and not e.before]
     assert len(new) == 4 - moment
 
 
@@ -357,7 +357,7 @@ def test_interrupted_runs_in_processes_end_and_keep_their_rounds(tmp_path, kille
     seen = set()
 
     def halt(event):
-        if isinstance(event, events.RoundDone):
+        if events.is_round(event):
             seen.add(event.batch_run.name)
         if len(seen) == 2:
             raise Halted

@@ -292,7 +292,7 @@ def test_from_a_program(toys, tmp_path, monkeypatch):
     found = pf.sweep(
         "fedproto", grid={"lambda": [0.5, 2]}, out="sweep", follow=told.append, **given
     )
-    assert sum(isinstance(event, events.RoundDone) for event in told) == 2
+    assert sum(events.is_round(event) for event in told) == 2
     rows = found.records()
     assert sorted(row["lambda"] for row in rows) == [0.5, 2]
     assert rows[0]["value"] == found.best.mean("value") >= rows[1]["value"]
@@ -302,7 +302,7 @@ def test_from_a_program(toys, tmp_path, monkeypatch):
     assert found.folder == Path("sweep") and (tmp_path / "sweep/results.csv").exists()
     told.clear()
     again = pf.sweep(resume="sweep", at_once=0, follow=told.append)
-    assert again.records() == rows and not any(isinstance(e, events.RoundDone) for e in told)
+    assert again.records() == rows and not any(events.is_round(e) for e in told)
     with pytest.raises(pf.UsageError, match="leave --grid out"):
         pf.sweep(resume="sweep", grid={"lambda": [1]})
     with pytest.raises(pf.UsageError, match="contains a comma"):
@@ -333,7 +333,7 @@ def test_interrupted_and_gone_on_with_the_table_is_the_same(toys, tmp_path, monk
     told = []
     again, results = resume_sweep(tmp_path / "two", at_once=0, follow=told.append)
     assert again.values() == sweep.values()
-    new = [e for e in told if isinstance(e, events.RoundDone) and not e.before]
+    new = [e for e in told if events.is_round(e) and not e.before]
     assert len(new) == 8 - 1 - 2 - 3
     assert figures(results) == figures(whole)
 
@@ -374,7 +374,7 @@ def test_a_failing_cell_is_told_and_the_others_are_done(toys, tmp_path):
 
 def trained_by(follow):
     """Return the names of the runs that were trained."""
-    return {e.batch_run.name for e in follow if isinstance(e, events.RoundDone) and not e.before}
+    return {e.batch_run.name for e in follow if events.is_round(e) and not e.before}
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/0", "-1/4", "1/4/2", "", "1.5/2"])

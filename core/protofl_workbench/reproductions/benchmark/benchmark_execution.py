@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import Diverged, ProtoflError, UsageError, unknown
+from protofl.federation import events as of_rounds
 from protofl.hooks.discovery.registry import installed
 from protofl.records.row import Row
 from protofl.system.files.home import expand_user
@@ -468,8 +469,10 @@ def _quieter(follow: events.Follow) -> events.Follow:
     """Return a follower without the notes about tuning runs that final runs do not reuse."""
 
     def quieter(event: events.Event) -> None:
-        if not (isinstance(event, events.Note) and " is not reused: " in event.text):
-            follow(event)
+        match event:
+            case events.OfRun(event=of_rounds.Note(text)) if " is not reused: " in text:
+                return
+        follow(event)
 
     return quieter
 
