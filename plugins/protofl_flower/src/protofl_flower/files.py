@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import tomllib
 from filelock import FileLock, Timeout
 
 import protofl as pf
