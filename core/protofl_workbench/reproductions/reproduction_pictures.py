@@ -12,12 +12,17 @@ import numpy as np
 from protofl.errors import UsageError
 from protofl.runs.recorded_run import load_run
 from protofl.system.files.home import expand_user
-from protofl_workbench import plots
 from protofl_workbench.plots.bar_charts import bar_chart
 from protofl_workbench.plots.client_charts import split_figure
 from protofl_workbench.plots.curves import Curve, curve_chart
 from protofl_workbench.plots.figure_files import save
-from protofl_workbench.plots.image_grids import own_images, rounds_with_images
+from protofl_workbench.plots.image_grids import (
+    images,
+    images_of_runs,
+    own_images,
+    rounds_with_images,
+)
+from protofl_workbench.plots.observation_charts import CHARTS
 from protofl_workbench.plots.style import ROW, Style, wrapped
 from protofl_workbench.reproductions.reproduction import Figure as Read
 from protofl_workbench.reproductions.reproduction import OfImages
@@ -101,12 +106,11 @@ def _observed(result: ReproductionResult, folder: Path) -> Figure:
     """Draw the observations of a run."""
     how = result.reproduction.of_images
     if result.reproduction.draw != "images" or how == OfImages():
-        figure: Figure = getattr(plots, result.reproduction.draw.replace("-", "_"))(folder)
-        return figure
+        return CHARTS[result.reproduction.draw](folder)
     there = rounds_with_images(folder)
     rounds = [number for number in how.rounds if number in there]
     classes = _classes(result, folder)
-    return plots.images(folder, rounds or None, classes=classes, width=_width(classes))
+    return images(folder, rounds or None, classes=classes, width=_width(classes))
 
 
 def _images_together(result: ReproductionResult) -> Figure:
@@ -121,7 +125,7 @@ def _images_together(result: ReproductionResult) -> Figure:
             runs[", ".join(shown) or labels[0]] = entry.folder
     first = next(iter(runs.values()))
     client, classes = reproduction.of_images.client, _classes(result, first)
-    return plots.images_of_runs(runs, classes=classes, client=client, width=_width(classes))
+    return images_of_runs(runs, classes=classes, client=client, width=_width(classes))
 
 
 def _width(classes: list[int] | None) -> str:
