@@ -8,27 +8,23 @@ from protofl.data.arrays import dataset_from_arrays
 from protofl.data.columns import distinct, mapped_column
 from protofl.data.dataset import Dataset, target_fields
 from protofl.data.download import download, files_key
-from protofl.data.file_kinds import FileKind, kind_of_file
+from protofl.data.file_kinds import kind_of_file
 from protofl.data.fitting import Fitting
 from protofl.data.generators import Generator, Outline
 from protofl.data.image_files import (
-    DecodedImages,
     ImageFiles,
     decode_images,
     open_image,
-    upright,
 )
 from protofl.data.mapped import mapped_zeros
 from protofl.data.npz import read_npz
 from protofl.data.preparation import Fitted, Preparation, Scaling, Words
 from protofl.data.spec import SampleSpec
 from protofl.data.tasks import Task, TaskOptions
-from protofl.data.text_encoders import TextEncoder, TextOutline, TextSource
+from protofl.data.text_encoders import TextEncoder, TextOutline
 
 __all__ = [
     "Dataset",
-    "DecodedImages",
-    "FileKind",
     "Fitted",
     "Fitting",
     "Generator",
@@ -41,7 +37,6 @@ __all__ = [
     "TaskOptions",
     "TextEncoder",
     "TextOutline",
-    "TextSource",
     "Words",
     "dataset_from_arrays",
     "decode_images",
@@ -55,5 +50,4 @@ __all__ = [
     "open_image",
     "read_npz",
     "target_fields",
-    "upright",
 ]

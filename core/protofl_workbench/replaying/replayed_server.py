@@ -15,6 +15,7 @@ from protofl.errors import UsageError
 from protofl.federation.plan import Plan
 from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide
+from protofl.functional.margins import class_margins
 from protofl.hooks.wire.payload import Payload, stack_rows
 from protofl.records.observed import Features
 from protofl.system.device import compute_threads, device_of
@@ -118,7 +119,7 @@ class ReplayedServer:
             return result
         classes = self.plan.info.num_classes
         P, known = self.global_state.table("prototypes", classes)
-        result["mean_class_margin"] = finite(float(functional.class_margins(P, known).nanmean()))
+        result["mean_class_margin"] = finite(float(class_margins(P, known).nanmean()))
         if uploads and all("prototypes" in upload.keys() for upload in uploads.values()):
             sent, there = stack_rows(uploads, "prototypes", classes)
             if sent.shape[2:] == P.shape[1:]:

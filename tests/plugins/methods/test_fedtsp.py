@@ -10,7 +10,7 @@ import torch
 from slow_equations import affine, cross_entropy, mean, mean_cross_entropy, numbers
 
 import protofl as pf
-from protofl.datasets import TextSource
+from protofl.data.text_encoders import TextSource
 from protofl.hooks.plugin.members import Choice
 from protofl.testing.equality import double_precision
 from protofl.testing.toy import MIXED, make_images
