@@ -16,7 +16,11 @@ from protofl_workbench.reproductions.benchmark.benchmark_records import (
     folder_of,
     read_records,
 )
-from protofl_workbench.reproductions.benchmark.standings import Setting, Standing, setting_of
+from protofl_workbench.reproductions.benchmark.standings import (
+    BenchmarkSetting,
+    Standing,
+    setting_of,
+)
 from protofl_workbench.reproductions.reproduction import Reproduction
 
 BENCHMARK = "benchmark/htfl"
@@ -92,7 +96,7 @@ def _installed(benchmark: Reproduction) -> list[Path]:
     return [place] if isinstance(place, Path) else []
 
 
-def settings_of(benchmark: Reproduction, folders: Iterable[Path]) -> list[Setting]:
+def settings_of(benchmark: Reproduction, folders: Iterable[Path]) -> list[BenchmarkSetting]:
     """Return the standings of all methods with a record, by setting in the benchmark's order.
 
     Of several records of a method in a setting, that of the first folder counts.
@@ -111,7 +115,7 @@ def settings_of(benchmark: Reproduction, folders: Iterable[Path]) -> list[Settin
 
 
 def benchmark_rows(
-    method: str, benchmark: Reproduction, settings: Sequence[Setting]
+    method: str, benchmark: Reproduction, settings: Sequence[BenchmarkSetting]
 ) -> list[BenchmarkRow]:
     """Return the figures of a method in the settings in which it has a record."""
     rows = []
@@ -143,7 +147,7 @@ def benchmark_rows(
     return rows
 
 
-def _against(standing: Standing | None, local: Standing | None, setting: Setting) -> str:
+def _against(standing: Standing | None, local: Standing | None, setting: BenchmarkSetting) -> str:
     """Compare a ranked method with ``local``, by the test of the benchmark."""
     if standing is None or local is None or not standing.rank or not local.rank:
         return ""

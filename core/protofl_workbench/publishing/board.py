@@ -37,10 +37,10 @@ from protofl_workbench.reporting.page_parts import (
     Fact,
     Link,
     Page,
+    PageTable,
     Part,
     Picture,
     Section,
-    Table,
 )
 from protofl_workbench.reproductions.benchmark.benchmark_pictures import groups_figure, ranks_figure
 from protofl_workbench.reproductions.benchmark.benchmark_records import CENTRALISED
@@ -244,7 +244,7 @@ def _over_settings(compared: Sequence[BoardSetting], drawings: Drawings) -> Sect
         (_link(one.method), f"{one.mean:.1f}", _number(one.std, 1), *(f"{r:g}" for r in one.ranks))
         for one in over
     ]
-    table = Table(
+    table = PageTable(
         f"Ranks among the {len(over)} methods that are ranked in all {len(names)} settings",
         ("method", "mean", "std", *names),
         rows,
@@ -324,7 +324,7 @@ def _setting_section(setting: BoardSetting, drawings: Drawings) -> Section:
     parts: list[Part] = [
         f"Figures are means over seeds, in {CHOSEN[setting.chosen]}.{marked}"
         + (f" Ranks and tests are over {found.blocks} pairs of client and seed." * bool(found.p)),
-        Table(
+        PageTable(
             f"{setting.name}: {count(len(found.ranked), 'ranked method')}",
             COLUMNS,
             [_row(standing) for standing in found.standings],
@@ -356,19 +356,24 @@ def _setting_section(setting: BoardSetting, drawings: Drawings) -> Section:
     if reasons:
         rows = [(method, why) for method, why in sorted(reasons.items())]
         parts.append(
-            Table("Do not fit this setting, by their own declaration", ("method", "reason"), rows,
-                  folded=True, words=frozenset({1}))
-        )  # fmt: skip
+            PageTable(
+                "Do not fit this setting, by their own declaration",
+                ("method", "reason"),
+                rows,
+                folded=True,
+                words=frozenset({1}),
+            )
+        )
     return Section(setting.name, parts)
 
 
-def _options_table(setting: BoardSetting) -> Table:
+def _options_table(setting: BoardSetting) -> PageTable:
     rows = [
         (key.removeprefix("options.").removeprefix("set."), option_value(value))
         for key, value in sorted(setting.options.items())
         if value is not None
     ]
-    return Table(
+    return PageTable(
         "Options of this setting, equal in all rows",
         ("option", "value"),
         rows,
@@ -406,7 +411,7 @@ def _method_page(title: str, method: str, found: Leaderboard) -> tuple[Page, Dra
     ]
     columns = ("setting", "rank", "groups", "accuracy %", "95 % interval", "worst client %",
                "MB up", "MB down", "s/round", "seeds")  # fmt: skip
-    results = Table(
+    results = PageTable(
         "Figures in each setting", columns, rows, frozenset({3, *range(5, 10)}), sortable=True
     )
     sections = [Section("Results", [results])]
@@ -453,7 +458,7 @@ def _others(method: str, there: Sequence[tuple[BoardSetting, Standing]]) -> list
         "no significant difference",
         "significantly worse",
     )
-    return [Table("Other methods", columns, rows, words=frozenset({1, 2, 3})), HOW]
+    return [PageTable("Other methods", columns, rows, words=frozenset({1, 2, 3})), HOW]
 
 
 def _badges(method: str, there: Sequence[tuple[BoardSetting, Standing]]) -> list[Part]:
@@ -485,7 +490,7 @@ def _sources(method: str, there: Sequence[tuple[BoardSetting, Standing]]) -> lis
     ]
     columns = ("setting", "folder or file", "title", "digest", "versions", "options")
     return [
-        Table("Where the figures come from", columns, rows, words=frozenset({1, 2, 4, 5})),
+        PageTable("Where the figures come from", columns, rows, words=frozenset({1, 2, 4, 5})),
         *(
             ["Check a published folder: protofl verify DIR --digest DIGEST."]
             if any(row[3] != "–" for row in rows)

@@ -27,7 +27,7 @@ from protofl.system.options.table import OPTIONS
 from protofl_workbench.comparing.run_labels import data_name, option_text, recorded_options
 from protofl_workbench.publishing import layout
 from protofl_workbench.reproductions.benchmark.benchmark_records import figures_of
-from protofl_workbench.reproductions.benchmark.standings import Setting, setting_of
+from protofl_workbench.reproductions.benchmark.standings import BenchmarkSetting, setting_of
 
 COUNTED = ("method", "data", "extent")
 """Kinds of options that belong to a setting (`protofl.system.options.option.Affects`)."""
@@ -72,7 +72,7 @@ class BoardSetting:
         plugins: {method: names of the methods that it is made of}, for papers and pages.
     """
 
-    setting: Setting
+    setting: BenchmarkSetting
     options: Mapping[str, Any]
     chosen: str
     sources: Mapping[str, tuple[Source, ...]]

@@ -175,7 +175,7 @@ MOST = 200
 
 
 @dataclass(frozen=True)
-class Change:
+class ReplaySetting:
     """One setting of a replay.
 
     Attributes:
@@ -204,7 +204,7 @@ def changes_of(
     set: Mapping[str, Any],
     grid: Mapping[str, Sequence[Any]],
     use: Mapping[str, str],
-) -> Iterator[Change]:
+) -> Iterator[ReplaySetting]:
     """Yield every combination of changes.
 
     Args:
@@ -237,7 +237,7 @@ def changes_of(
         options = _without_displaced(merge_options(_own_options(recorded), typed), recorded)
         plan = Plan.make(options, report=lambda line: None, recorded=True)
         texts = [f"{key}={value}" for key, value in (*chosen.items(), *use.items())]
-        yield Change(", ".join(texts), plan)
+        yield ReplaySetting(", ".join(texts), plan)
 
 
 def _without_displaced(options: dict[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:

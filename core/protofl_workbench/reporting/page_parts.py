@@ -49,7 +49,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table with a caption.
 
     Attributes:
@@ -93,7 +93,7 @@ class Picture:
     drawing: str
     alternative: str
     caption: str = ""
-    table: Table | None = None
+    table: PageTable | None = None
     broad: str = ""
     on_paper: bool = False
     still: str = ""
@@ -118,7 +118,7 @@ class Command:
     folded: bool = False
 
 
-Part = Fact | Table | Picture | Command | str
+Part = Fact | PageTable | Picture | Command | str
 """A string is a paragraph; a `Link` is one that leads elsewhere."""
 
 

@@ -24,10 +24,13 @@ from protofl_workbench.plots.image_grids import (
 )
 from protofl_workbench.plots.observation_charts import CHARTS
 from protofl_workbench.plots.style import ROW, Style, wrapped
-from protofl_workbench.reproductions.reproduction import Figure as Read
-from protofl_workbench.reproductions.reproduction import OfImages
+from protofl_workbench.reproductions.reproduction import OfImages, ReadFigure
 from protofl_workbench.reproductions.reproduction_figures import figure_title, unit_of
-from protofl_workbench.reproductions.reproduction_result import Entry, ReproductionResult, sentence
+from protofl_workbench.reproductions.reproduction_result import (
+    CellResult,
+    ReproductionResult,
+    sentence,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -168,7 +171,7 @@ def _rounds(numbers: list[int]) -> np.ndarray:
     return np.array([number + 1 for number in numbers], dtype=np.float64)
 
 
-def _label(result: ReproductionResult, row: str, entry: Entry) -> str:
+def _label(result: ReproductionResult, row: str, entry: CellResult) -> str:
     """Return a row's name in a picture, with the part that counts if the run is incomplete."""
     label = result.reproduction.rows[row].label
     return f"{label} ({entry.partial})" if entry.partial else label
@@ -180,7 +183,7 @@ def _axis(result: ReproductionResult, column: str) -> str:
     return _with_unit(", ".join(text for text in (figure_title(figure), label) if text), figure)
 
 
-def _with_unit(title: str, figure: Read) -> str:
+def _with_unit(title: str, figure: ReadFigure) -> str:
     unit = unit_of(figure)
     return f"{title} ({unit})" if unit else title
 
@@ -216,7 +219,7 @@ def _differences(result: ReproductionResult) -> Figure:
     return bar_chart(series, f"ours − {result.origin}", width="page")
 
 
-def _split(result: ReproductionResult, entry: Entry) -> Figure:
+def _split(result: ReproductionResult, entry: CellResult) -> Figure:
     assert entry.split is not None
     counts, classes = entry.split
     title = f"{result.reproduction.place} · {result.name_of(entry)} · {'; '.join(result.facts)}"

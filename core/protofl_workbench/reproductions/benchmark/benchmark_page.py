@@ -24,7 +24,7 @@ from protofl_workbench.reproductions.benchmark.benchmark_records import (
 )
 from protofl_workbench.reproductions.benchmark.standings import (
     LEVEL,
-    Setting,
+    BenchmarkSetting,
     Standing,
     compared,
     rank_correlations,
@@ -57,12 +57,12 @@ SHORT = ("accuracy %", "interval", "worse off (chance)", "lr", "weight", "mean r
 Record = Mapping[str, Any]
 
 
-def settings_of(progress: BenchmarkProgress) -> list[Setting]:
+def settings_of(progress: BenchmarkProgress) -> list[BenchmarkSetting]:
     """Return the standings of each selected setting with a record."""
     return _settings(progress.reproduction, progress.records.values())
 
 
-def _settings(reproduction: Reproduction, records: Iterable[Record]) -> list[Setting]:
+def _settings(reproduction: Reproduction, records: Iterable[Record]) -> list[BenchmarkSetting]:
     by_setting: dict[str, list[Record]] = {name: [] for name in reproduction.columns}
     for record in records:
         by_setting.setdefault(str(record["setting"]), []).append(record)
@@ -231,7 +231,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(["<div data-sort markdown>", "", *lines, "", "</div>"])
 
 
-def _setting_part(reproduction: Reproduction, setting: Setting) -> list[str]:
+def _setting_part(reproduction: Reproduction, setting: BenchmarkSetting) -> list[str]:
     line = reproduction.columns.get(setting.name)
     parts = [f"### {setting.name}"]
     if line is not None:
@@ -255,7 +255,7 @@ def _setting_part(reproduction: Reproduction, setting: Setting) -> list[str]:
     return parts
 
 
-def _power(setting: Setting) -> str:
+def _power(setting: BenchmarkSetting) -> str:
     """Return what the tests of a setting can find at most; empty without tests."""
     if not setting.p:
         return ""
@@ -270,7 +270,9 @@ def _power(setting: Setting) -> str:
     return text + "and less clear ones are rarely significant." if least > LEVEL / 10 else ""
 
 
-def _ranks_part(reproduction: Reproduction, settings: Sequence[Setting], folder: str) -> list[str]:
+def _ranks_part(
+    reproduction: Reproduction, settings: Sequence[BenchmarkSetting], folder: str
+) -> list[str]:
     settings = compared(settings)
     over = ranks_over(settings)
     if len(settings) < 2 or len(over) < 2:
@@ -288,7 +290,7 @@ def _ranks_part(reproduction: Reproduction, settings: Sequence[Setting], folder:
     ]
 
 
-def statements(settings: Sequence[Setting]) -> list[str]:
+def statements(settings: Sequence[BenchmarkSetting]) -> list[str]:
     """Return what can be counted in the standings, in sentences."""
     said, settings = [], compared(settings)
     with_local = [s for s in settings if (found := s.named(LOCAL)) and found.rank]
@@ -348,7 +350,7 @@ def statements(settings: Sequence[Setting]) -> list[str]:
     return said
 
 
-def _against_local(setting: Setting, *, better: bool) -> list[str]:
+def _against_local(setting: BenchmarkSetting, *, better: bool) -> list[str]:
     """Return the methods that differ significantly from ``local`` and rank before or after it."""
     local = setting.named(LOCAL)
     assert local is not None
@@ -361,7 +363,7 @@ def _against_local(setting: Setting, *, better: bool) -> list[str]:
     ]
 
 
-def _federated(setting: Setting) -> int:
+def _federated(setting: BenchmarkSetting) -> int:
     return sum(s.method != LOCAL for s in setting.ranked)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from protofl_workbench.plots.style import COLOURS, FAINT, FONTS, GROUND, INK, SMALL, TEXT, WIDTHS
 from protofl_workbench.reproductions.benchmark.standings import (
+    BenchmarkSetting,
     Ranks,
-    Setting,
     compared,
     ranks_over,
 )
@@ -24,7 +24,7 @@ LINE = 0.15
 
 
 def draw_pictures(
-    reproduction: Reproduction, settings: Sequence[Setting], folder: Path
+    reproduction: Reproduction, settings: Sequence[BenchmarkSetting], folder: Path
 ) -> list[Path]:
     """Draw ``groups.png`` and ``ranks.png`` as far as there are methods to compare.
 
@@ -43,7 +43,7 @@ def draw_pictures(
     return paths
 
 
-def groups_figure(settings: Sequence[Setting]) -> Figure:
+def groups_figure(settings: Sequence[BenchmarkSetting]) -> Figure:
     """Return a panel for each setting: mean ranks over blocks, and bars that join groups."""
     columns = 2 if len(settings) > 1 else 1
     rows = -(-len(settings) // columns)

@@ -77,7 +77,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Setting:
+class BenchmarkSetting:
     """The methods of a setting.
 
     Attributes:
@@ -117,7 +117,7 @@ class Setting:
         return p < LEVEL
 
 
-def setting_of(name: str, records: Sequence[Record]) -> Setting:
+def setting_of(name: str, records: Sequence[Record]) -> BenchmarkSetting:
     """Return the standings of a setting.
 
     Methods are ranked if they have all seeds, and the splits that most methods have. The bound
@@ -147,7 +147,7 @@ def setting_of(name: str, records: Sequence[Record]) -> Setting:
         for place, (m, n) in enumerate(zip(names, order, strict=True), 1)
     ]
     rest = sorted((s for m, s in standings.items() if m not in names), key=lambda s: -s.accuracy)
-    return Setting(
+    return BenchmarkSetting(
         name,
         (*placed, *rest),
         p,
@@ -388,7 +388,7 @@ class Ranks:
         return float(np.std(self.ranks, ddof=1)) if len(self.ranks) > 1 else math.nan
 
 
-def compared(settings: Sequence[Setting]) -> list[Setting]:
+def compared(settings: Sequence[BenchmarkSetting]) -> list[BenchmarkSetting]:
     """Return the settings with at least two, and half of the ranked methods of the fullest one.
 
     The runs of others have just begun: ranks among the few methods that they share say little.
@@ -398,7 +398,7 @@ def compared(settings: Sequence[Setting]) -> list[Setting]:
     return [setting for setting in settings if len(setting.ranked) >= least]
 
 
-def ranks_over(settings: Sequence[Setting]) -> list[Ranks]:
+def ranks_over(settings: Sequence[BenchmarkSetting]) -> list[Ranks]:
     """Return the ranks of the methods that are ranked in every setting, best mean first.
 
     Ranks are by the mean rank over blocks, and count these methods alone.
@@ -420,7 +420,7 @@ def ranks_over(settings: Sequence[Setting]) -> list[Ranks]:
     return sorted(found, key=lambda one: (one.mean, one.method))
 
 
-def rank_correlations(settings: Sequence[Setting]) -> dict[tuple[str, str], float]:
+def rank_correlations(settings: Sequence[BenchmarkSetting]) -> dict[tuple[str, str], float]:
     """Return Spearman's correlation of the methods' ranks in each pair of settings.
 
     A pair with fewer than three common methods is left out.
