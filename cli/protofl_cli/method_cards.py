@@ -13,14 +13,7 @@ from protofl.system.options.plugin_options import Config, VariantConfig
 from protofl_cli.markdown_tables import code, table
 from protofl_cli.options import AFTER_NAME, plugin_option_rows, value_text
 from protofl_workbench.cards import step_cost
-from protofl_workbench.cards.benchmark_figures import (
-    BENCHMARK,
-    BETTER,
-    EQUAL,
-    WORSE,
-    BenchmarkRow,
-    benchmark_rows,
-)
+from protofl_workbench.cards.benchmark_figures import BENCHMARK, BenchmarkRow, benchmark_rows
 from protofl_workbench.cards.measurements import Measurements
 from protofl_workbench.cards.method_pages import MethodPage, page_of
 from protofl_workbench.cards.payload_sizes import (
@@ -34,7 +27,13 @@ from protofl_workbench.cards.payload_sizes import (
 )
 from protofl_workbench.cards.published_figures import PublishedRow, published_rows
 from protofl_workbench.cards.step_cost import BASELINE
-from protofl_workbench.reproductions.benchmark.standings import BenchmarkSetting
+from protofl_workbench.reproductions.benchmark import standings_tables
+from protofl_workbench.reproductions.benchmark.standings import (
+    BETTER,
+    EQUAL,
+    WORSE,
+    BenchmarkSetting,
+)
 from protofl_workbench.reproductions.reproduction import Reproduction
 
 OPTIONS_MARK = re.compile(r"^<!-- generated: options [\w-]+ -->$", re.MULTILINE)
@@ -313,12 +312,12 @@ def _benchmark(card: MethodCard) -> str:
     rows = [
         (
             row.label,
-            _percent(row.accuracy) + (f" ({row.seeds} seeds)" if row.seeds < 3 else ""),
-            f"{_percent(row.low)} … {_percent(row.high)}" if row.low is not None else "",
-            _percent(row.local),
-            f"{row.rank} of {row.ranked}" if row.rank else "",
-            _megabytes(row.upload),
-            _megabytes(row.download),
+            standings_tables.accuracy(row.accuracy, row.seeds),
+            standings_tables.interval(row.low, row.high),
+            standings_tables.percent(row.local),
+            standings_tables.place(row.rank, row.ranked),
+            standings_tables.megabytes(row.upload),
+            standings_tables.megabytes(row.download),
         )
         for row in card.benchmark
         if row.seeds
@@ -330,16 +329,8 @@ def _benchmark(card: MethodCard) -> str:
         "validation chose; the test is Wilcoxon's over clients and seeds, corrected by Holm. "
         f"`{card.benchmark_command}` makes these figures."
     )
-    tables = [table(head, rows)] if rows else []
+    tables = [standings_tables.markdown_table(head, rows)] if rows else []
     return "\n\n".join([text, *(["\n".join(parts)] if parts else []), *tables])
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f}"
-
-
-def _megabytes(size: float | None) -> str:
-    return "" if size is None else f"{size / 1e6:.3g}"
 
 
 def _published(card: MethodCard) -> str:

@@ -44,7 +44,15 @@ from protofl_workbench.reporting.page_parts import (
 )
 from protofl_workbench.reproductions.benchmark.benchmark_pictures import groups_figure, ranks_figure
 from protofl_workbench.reproductions.benchmark.benchmark_records import CENTRALISED
-from protofl_workbench.reproductions.benchmark.standings import LEVEL, Standing, ranks_over
+from protofl_workbench.reproductions.benchmark.standings import (
+    BETTER,
+    EQUAL,
+    LEVEL,
+    WORSE,
+    Standing,
+    ranks_over,
+)
+from protofl_workbench.reproductions.benchmark.standings_tables import cells, place, ranks_table
 
 DATA, INDEX = "board.json", "index.html"
 
@@ -240,16 +248,11 @@ def _over_settings(compared: Sequence[BoardSetting], drawings: Drawings) -> Sect
     settings = [one.setting for one in compared]
     over = ranks_over(settings)
     names = [setting.name for setting in settings]
-    rows = [
-        (_link(one.method), f"{one.mean:.1f}", _number(one.std, 1), *(f"{r:g}" for r in one.ranks))
-        for one in over
-    ]
-    table = PageTable(
+    columns, rows = ranks_table(over, settings)
+    table = _table(
         f"Ranks among the {len(over)} methods that are ranked in all {len(names)} settings",
-        ("method", "mean", "std", *names),
-        rows,
-        frozenset(range(1, 3 + len(names))),
-        sortable=True,
+        columns,
+        [(_link(method), *ranks) for method, *ranks in rows],
     )
     figure = ranks_figure(over, names)
     picture = Picture(
@@ -265,30 +268,12 @@ def _link(method: str, above: str = "") -> Link:
     return Link(method, f"{above}methods/{slug(method)}.html")
 
 
-def _number(value: float, digits: int = 2) -> str:
-    return "–" if math.isnan(value) else f"{value:.{digits}f}"
-
-
-def _percent(value: float) -> str:
-    return "–" if math.isnan(value) else f"{100 * value:.1f}"
-
-
-def _megabytes(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value / 1e6:.3g}"
-
-
-def _interval(standing: Standing) -> str:
-    if math.isnan(standing.low):
-        return "–"
-    return f"{_percent(standing.low)}\u00a0…\u00a0{_percent(standing.high)}"
-
-
 COLUMNS = (
     "method",
     "rank",
     "groups",
     "accuracy %",
-    "95 % interval",
+    "interval",
     "worst client %",
     "MB up",
     "MB down",
@@ -297,23 +282,22 @@ COLUMNS = (
     "seeds",
     "mean rank",
 )
+"""Columns of a setting's table; the page of a method has the settings in place of the methods."""
+
+WORDS = frozenset({"method", "setting", "groups", "interval"})
+"""Columns that are not numbers."""
 
 
-def _row(standing: Standing) -> tuple[str, ...]:
-    return (
-        _link(standing.method),
-        str(standing.rank or "–"),
-        standing.groups or "–",
-        _percent(standing.accuracy),
-        _interval(standing),
-        _percent(standing.worst),
-        _megabytes(standing.upload),
-        _megabytes(standing.download),
-        _number(standing.rounds, 0),
-        _number(standing.seconds),
-        str(standing.seeds),
-        _number(standing.mean_rank),
-    )
+def _table(
+    caption: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    marked: frozenset[int] = frozenset(),
+) -> PageTable:
+    """Return a sortable table; an unknown figure is a dash."""
+    numbers = frozenset(n for n, column in enumerate(columns) if column not in WORDS)
+    shown = [[cell or "–" for cell in row] for row in rows]
+    return PageTable(caption, columns, shown, numbers, marked, sortable=True)
 
 
 def _setting_section(setting: BoardSetting, drawings: Drawings) -> Section:
@@ -324,13 +308,11 @@ def _setting_section(setting: BoardSetting, drawings: Drawings) -> Section:
     parts: list[Part] = [
         f"Figures are means over seeds, in {CHOSEN[setting.chosen]}.{marked}"
         + (f" Ranks and tests are over {found.blocks} pairs of client and seed." * bool(found.p)),
-        PageTable(
+        _table(
             f"{setting.name}: {count(len(found.ranked), 'ranked method')}",
             COLUMNS,
-            [_row(standing) for standing in found.standings],
-            frozenset({1, 3, *range(5, len(COLUMNS))}),
+            [(_link(s.method), *cells(s, COLUMNS[1:])) for s in found.standings],
             best,
-            sortable=True,
         ),
     ]
     unranked = [s.method for s in found.standings if not s.rank]
@@ -392,28 +374,16 @@ def _method_page(title: str, method: str, found: Leaderboard) -> tuple[Page, Dra
         for setting in found.settings
         if (standing := setting.setting.named(method)) is not None
     ]
+    columns = COLUMNS[2:]
     rows = [
         (
             setting.name,
-            f"{standing.rank}\u00a0of\u00a0{len(setting.setting.ranked)}"
-            if standing.rank
-            else "not ranked",
-            standing.groups or "–",
-            _percent(standing.accuracy),
-            _interval(standing),
-            _percent(standing.worst),
-            _megabytes(standing.upload),
-            _megabytes(standing.download),
-            _number(standing.seconds),
-            str(standing.seeds),
+            place(standing.rank, len(setting.setting.ranked)) or "not ranked",
+            *cells(standing, columns),
         )
         for setting, standing in there
     ]
-    columns = ("setting", "rank", "groups", "accuracy %", "95 % interval", "worst client %",
-               "MB up", "MB down", "s/round", "seeds")  # fmt: skip
-    results = PageTable(
-        "Figures in each setting", columns, rows, frozenset({3, *range(5, 10)}), sortable=True
-    )
+    results = _table("Figures in each setting", ("setting", "rank", *columns), rows)
     sections = [Section("Results", [results])]
     if others := _others(method, there):
         sections.append(Section("Against other methods", others))
@@ -444,12 +414,9 @@ def _others(method: str, there: Sequence[tuple[BoardSetting, Standing]]) -> list
         found = setting.setting
         if not standing.rank or len(found.ranked) < 2:
             continue
-        others = [one for one in found.ranked if one.method != method]
-        apart = [one for one in others if found.differ(one.method, method)]
-        worse = [one.method for one in apart if one.mean_rank > standing.mean_rank]
-        better = [one.method for one in apart if one.mean_rank < standing.mean_rank]
-        alike = [one.method for one in others if one not in apart]
-        rows.append((setting.name, *(", ".join(names) or "–" for names in (better, alike, worse))))
+        outcomes = {one.method: found.against(one.method, method) for one in found.ranked}
+        each = [[m for m, o in outcomes.items() if o == asked] for asked in (BETTER, EQUAL, WORSE)]
+        rows.append((setting.name, *(", ".join(names) or "–" for names in each)))
     if not rows:
         return []
     columns = (

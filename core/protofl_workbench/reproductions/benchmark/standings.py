@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -22,6 +22,9 @@ from protofl_workbench.reproductions.benchmark.benchmark_records import CENTRALI
 
 LEVEL = 0.05
 """Significance level after Holm's correction."""
+
+BETTER, WORSE, EQUAL = "better", "worse", "no significant difference"
+"""Outcomes of a test of two methods."""
 
 DROP = 0.05
 """Loss of validation accuracy from search to final runs at which ``local`` is a weak baseline."""
@@ -115,6 +118,32 @@ class BenchmarkSetting:
         """Return True if two ranked methods differ significantly."""
         p = self.p.get((one, two), self.p.get((two, one), math.nan))
         return p < LEVEL
+
+    def against(self, method: str, other: str) -> str:
+        """Compare two methods by their test: `BETTER`, `WORSE` or `EQUAL`.
+
+        Returns:
+            The outcome for the first method; empty if one of them is not ranked, or both are one.
+        """
+        one, two = self.named(method), self.named(other)
+        if one is None or two is None or one is two or not (one.rank and two.rank):
+            return ""
+        if not self.differ(method, other):
+            return EQUAL
+        return BETTER if one.mean_rank < two.mean_rank else WORSE
+
+
+def settings_of(names: Iterable[str], records: Iterable[Record]) -> list[BenchmarkSetting]:
+    """Return the standings of each setting with a record, in the order of the names.
+
+    Args:
+        names: Names of the settings; others follow.
+        records: Records of methods in settings.
+    """
+    by_setting: dict[str, list[Record]] = {name: [] for name in names}
+    for record in records:
+        by_setting.setdefault(str(record["setting"]), []).append(record)
+    return [setting_of(name, found) for name, found in by_setting.items() if found]
 
 
 def setting_of(name: str, records: Sequence[Record]) -> BenchmarkSetting:
