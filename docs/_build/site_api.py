@@ -129,7 +129,7 @@ TYPES = (
     "protofl.system.options.settings.Settings",
     "protofl.hooks.plugin.members.Choice",
     "protofl.hooks.discovery.registry.Registry",
-    "protofl.hooks.models.optimisers.Schedule",
+    "protofl.hooks.models.optimisers.LearningRateSchedule",
     "protofl.runs.new_data.Evaluation",
     "protofl.runs.scorer.Scorer",
     "protofl.records.observed.Observed",
