@@ -119,6 +119,7 @@ TYPES = (
     "protofl.federation.pool_interface.Presence",
     "protofl.federation.virtual_clock.Clock",
     "protofl.federation.device_model.Moment",
+    "protofl.system.secret_stream.SecretStream",
     "protofl.hooks.views.run_info.ClientCard",
     "protofl.hooks.wire.payload.GlobalState",
     "protofl.hooks.views.batch.PerStep",

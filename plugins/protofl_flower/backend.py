@@ -28,6 +28,7 @@ class Flower:
     """Clients on the nodes of a federation, through Flower; see: protofl deploy run."""
 
     real_time = True
+    has_secrets = True
 
     class Config(pf.Config):
         """Options."""
@@ -91,7 +92,9 @@ def asked_of_sites(options: Mapping[str, Any]) -> dict[str, Any]:
     pace = ("patience", "poll", "start_deadline")
     config = Flower.Config(**{key: seconds[key] for key in pace if key in seconds})
     skip = options.get("on_lost_client") == "skip"
-    told = ask_data_sizes(deployment, of_data, config, skip=skip)
+    given = options.get("transforms", options.get("with", ()))
+    transforms = given.split(",") if isinstance(given, str) else [*map(str, given)]
+    told = ask_data_sizes(deployment, of_data, config, skip=skip, transforms=transforms)
     plugin_options = {**options["options"], "dataset": {**of_data, "told": told}}
     return {**options, "options": plugin_options}
 

@@ -123,7 +123,8 @@ def remote_data(
         classes: Names of the C classes.
         told: What the machine of each client tells: ``train`` and ``test``, each a list of counts
             [C], a number of samples or None, and ``majority``, the right and all test samples of
-            always guessing the client's most frequent class. Empty for one that has not answered.
+            always guessing the client's most frequent class, or None. Empty for one that has
+            not answered.
 
     Returns:
         The data, split over as many clients as ``told`` has. A client of unknown size has no rows.

@@ -17,6 +17,9 @@ from protofl_privacy import accountant
 TOLERANCE = 1 + 1e-9
 """Factor for rounding: the last of all rounds spends the budget exactly."""
 
+SIMULATED = "epsilon_if_deployed"
+"""The name of ε in the record of a simulation, whose noise can be repeated and protects nobody."""
+
 
 class BudgetConfig(pf.Config):
     """Options of a budget."""
@@ -24,7 +27,13 @@ class BudgetConfig(pf.Config):
     epsilon: float = pf.Field(
         None, gt=0, description="ε per client over all rounds; the trial ends before it is more"
     )
-    delta: float = pf.Field(1e-5, gt=0, lt=1, description="δ per client over all rounds")
+    delta: float = pf.Field(
+        1e-5,
+        gt=0,
+        lt=0.01,
+        description="δ per client over all rounds, far below 1/n for n samples: sending each "
+        "sample as it is with probability δ would be allowed",
+    )
     noise: float = pf.Field(
         None,
         gt=0,
@@ -83,14 +92,22 @@ class Budgeted(ABC):
                 f"{option} reads what clients report of their samples without noise, so that the "
                 "course of the run reveals it; leave it out"
             )
+        for option in run.sends_samples:
+            reasons.append(f"{option} sends what single samples show without noise; leave it out")
+        if (n := min(filter(None, run.sizes()), default=0)) * config.delta >= 1:
+            reasons.append(
+                f"{self.name}.delta={config.delta:g} is not below 1/{n}, and the smallest client "
+                f"has {n} samples; give a much smaller one"
+            )
         if config.epsilon is None and config.noise is None:
             reasons.append(f"give a budget (--set {self.name}.epsilon=8) or {self.name}.noise")
         return reasons
 
     @pf.hookimpl
     def end_round(self, server: pf.Server[Any]) -> Mapping[str, float]:
-        """Record ε of a client so far."""
-        return {f"{self.name}.epsilon": self.epsilon_after(server, server.round + 1)}
+        """Record ε of a client so far; of a simulation, with a name that says so."""
+        figure = "epsilon" if server.has_secrets else SIMULATED
+        return {f"{self.name}.{figure}": self.epsilon_after(server, server.round + 1)}
 
     @pf.hookimpl
     def end_trial(self, server: pf.Server[Any]) -> str:

@@ -20,15 +20,15 @@ samples in every step, so features of other samples change with a sample, and th
 is not bounded by C: no noise on the prototypes alone gives a guarantee.
 
 **Not covered**: what a run reveals beside the upload. Every client reports its loss, its numbers of
-samples and its accuracy. In a simulation the noise is drawn from the run's seed, which the server
-knows; on a node of a deployment it depends on the secret of the node. The generator is torch's, not
-a cryptographic one, and numbers are float32, so an attack on floating point (Mironov, "On
-Significance of the Least Significant Bits for Differential Privacy", CCS 2012) is not excluded.
+samples and its accuracy. **A simulation's noise protects nobody**: it is drawn from the seed, so
+that runs can be repeated. In a deployment it comes from the node's secret
+(`pf.Client.secret_stream`). It lies on a grid, so the last bits of a sum tell nothing (`grid`).
+Features are float32 and are computed in batches: their rounding may depend on other samples, about
+10⁻⁷ of C, which the sensitivity leaves out.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
 from typing import Any, ClassVar
 
@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl_privacy import accountant
+from protofl_privacy import accountant, grid
 from protofl_privacy.budget import BudgetConfig, Budgeted, View
 
 COVERED = {"prototypes", "classes", "counts", "prototypes.classes", "counts.classes"}
@@ -48,8 +48,10 @@ class DPPrototypes(Budgeted):
 
     name = "dp-prototypes"
     requires_hookspec = "2.4"
+    draws_secretly = True
     check_options: ClassVar[dict[str, float]] = {"noise": 1.0, "least": 1.0}
     changes_counts = True
+    replaces_uploads = True
     hides_samples_later = (
         "it would change the noisy upload by what is exact, so the upload would have no guarantee"
     )
@@ -142,9 +144,9 @@ def release(
         ``prototypes`` [m, K], ``classes`` [m] and ``counts`` [m] of the classes whose noisy count
         is large enough, perhaps none.
     """
-    config, generator = client.config, client.secret_generator("release")
+    config, normal = client.config, client.secret_stream("release").normal
     noisy_sums, noisy_counts = noisy_sums_and_counts(
-        features, labels, client.num_classes, noise, config.clip, config.count_share, generator
+        features, labels, client.num_classes, noise, config.clip, config.count_share, normal
     )
     least = config.least
     if least is None:
@@ -162,7 +164,7 @@ def noisy_sums_and_counts(
     noise: float,
     clip: float,
     count_share: float,
-    generator: torch.Generator,
+    normal: grid.Normal,
 ) -> tuple[Tensor, Tensor]:
     """Return the noisy sums [C, K] of clipped features and the noisy counts [C] of all classes.
 
@@ -175,53 +177,15 @@ def noisy_sums_and_counts(
         noise: The noise multiplier σ of both together.
         clip: Largest norm of a feature.
         count_share: Part of 1/σ² for the counts.
-        generator: A CPU generator.
+        normal: Draws the noise.
     """
     wide = pf.functional.in_float64(features)
     labels = labels.to(wide.device)
-    clipped = wide * (clip / wide.norm(dim=1, keepdim=True).clamp(min=1e-12)).clamp(max=1)
+    of_sums, of_counts = accountant.parts_of(noise, count_share)
+    clipped = grid.shares(wide, wide.norm(dim=1), clip, of_sums * clip)
     sums = wide.new_zeros(num_classes, wide.shape[1]).index_add_(0, labels, clipped)
     counts = torch.bincount(labels, minlength=num_classes).to(wide)
-    of_sums, of_counts = accountant.parts_of(noise, count_share)
-    drawn = torch.randn(sums.shape, generator=generator, dtype=torch.float64)
-    drawn_counts = torch.randn(counts.shape, generator=generator, dtype=torch.float64)
-    sums = sums + of_sums * clip * drawn.to(sums.device)
-    return sums, counts + of_counts * drawn_counts.to(counts.device)
-
-
-def audited_epsilon(
-    inside: Tensor, outside: Tensor, delta: float, confidence: float = 0.95
-) -> float:
-    """Return a lower bound on ε from outputs with and without a sample.
-
-    An ε-δ mechanism bounds each test between both worlds by TPR ≤ e^ε FPR + δ (Kairouz et al., "The
-    Composition Theorem for Differential Privacy", ICML 2015). The threshold is chosen on the first
-    half of the outputs, and Clopper-Pearson bounds of the second half give the bound (Jagielski et
-    al., "Auditing Differentially Private Machine Learning", NeurIPS 2020).
-
-    Args:
-        inside: A statistic [m] of outputs with the sample; larger means more likely inside.
-        outside: The same [m] of outputs without it.
-        delta: δ.
-        confidence: Confidence of the bound.
-
-    Returns:
-        The bound, at least 0.
-    """
-    from scipy.stats import beta
-
-    half = len(inside) // 2
-    cuts = torch.cat([inside[:half], outside[:half]]).quantile(
-        torch.linspace(0.01, 0.99, 99).to(inside)
+    return (
+        grid.with_noise(sums, of_sums * clip, normal),
+        grid.with_noise(counts, of_counts, normal),
     )
-
-    def guess(cut: Tensor) -> float:
-        hit, false = (float((each[:half] > cut).double().mean()) for each in (inside, outside))
-        return math.log(max(hit - delta, 1e-9) / max(false, 1 / half))
-
-    cut = max(cuts, key=guess)
-    hits, falses = (int((each[half:] > cut).sum()) for each in (inside, outside))
-    total, tail = len(inside) - half, (1 - confidence) / 2
-    low = float(beta.ppf(tail, hits, total - hits + 1)) if hits else 0.0
-    high = float(beta.ppf(1 - tail, falses + 1, total - falses)) if falses < total else 1.0
-    return max(0.0, math.log(max(low - delta, 1e-12) / high))

@@ -25,8 +25,10 @@ error that names what it reads. ``samples`` is 1 in all uploads, and means of cl
 over samples. So no sample can have an influence on the gradient of another. BatchNorm is refused:
 its statistics are those of a batch. If torch cannot map a net, samples go one by one.
 
-**Not covered**: what a run reveals beside the upload (see `protofl_privacy.dp_prototypes`); initial
-weights, which must not come from the same samples; and several runs or trials, whose ε add up.
+**Not covered**: what a run reveals beside the upload, and simulations (see
+`protofl_privacy.dp_prototypes`); rounding of a sample's float32 gradient that depends on the other
+samples of its chunk, about 10⁻⁶ of C; initial weights, which must not come from the same samples;
+and several runs or trials, whose ε add up.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 import protofl as pf
-from protofl_privacy import accountant
+from protofl_privacy import accountant, grid
 from protofl_privacy.budget import BudgetConfig, Budgeted, View
 
 Gradients: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]
@@ -53,6 +55,7 @@ class DPSGD(Budgeted):
 
     name = "dp-sgd"
     requires_hookspec = "2.4"
+    draws_secretly = True
     check_options: ClassVar[dict[str, float]] = {"noise": 1.0, "rate": 0.5}
     hides_samples = (
         "what comes of it gets no noise, so the upload would have no guarantee; methods that send "
@@ -93,28 +96,32 @@ class DPSGD(Budgeted):
             module.train(any(p.requires_grad for p in module.parameters()))
         _check_layers(whole)
         gradients, optimizer = PerSample(job), job.torch_optimizer()
-        draws = [client.secret_generator(f"{job.phase.name}/{of}") for of in ("batch", "noise")]
+        chance, noise = (
+            client.secret_stream(f"{job.phase.name}/{of}") for of in ("batch", "noise")
+        )
         deviation = self.noise_multiplier(client) * config.clip
         losses, count = dict[str, Tensor](), 0
         for _ in range(1 if job.checks else job.epochs * steps_of(config.rate)):
-            rows = poisson_sample(len(samples), config.rate, draws[0])
+            rows = poisson_sample(len(samples), config.rate, chance.uniform)
             if job.checks:  # the dry run: a step with two samples
                 rows = torch.arange(min(2, len(samples)))
             job.lap("data")
-            sums = {name: torch.zeros_like(p) for name, p in gradients.trained.items()}
+            sums = {
+                name: pf.functional.in_float64(torch.zeros_like(p))
+                for name, p in gradients.trained.items()
+            }
             for chunk in torch.split(rows, config.chunk) if len(rows) else ():
                 index = chunk.to(samples.y.device)
                 each, terms = gradients.of(samples.inputs(chunk), samples.y[index], index)
-                for name, total in clipped_sums(each, config.clip).items():
+                for name, total in clipped_sums(each, config.clip, deviation).items():
                     sums[name] += total
                 for label, values in terms.items():
                     losses[label] = losses.get(label, 0) + values.sum()
             count += len(rows)
             job.lap("backward")
             for name, parameter in gradients.trained.items():
-                noise = torch.randn(parameter.shape, generator=draws[1])
-                noisy = sums[name] + deviation * noise.to(parameter)
-                parameter.grad = noisy / job.batch_size
+                noisy = grid.with_noise(sums[name], deviation, noise.normal)
+                parameter.grad = (noisy / job.batch_size).to(parameter)
             for group, _ in job.groups if job.clip else ():
                 nn.utils.clip_grad_norm_(group, job.clip)
             optimizer.step()
@@ -198,34 +205,35 @@ def _check_layers(whole: nn.Module) -> None:
 # --- a step ---------------------------------------------------------------------------------------
 
 
-def poisson_sample(count: int, rate: float, generator: torch.Generator) -> Tensor:
+def poisson_sample(count: int, rate: float, uniform: Callable[[int], Tensor]) -> Tensor:
     """Return the rows that are drawn, each of ``count`` rows with probability ``rate``; ascending.
 
     Args:
         count: n.
         rate: q.
-        generator: A CPU generator.
+        uniform: Draws numbers [count] in [0, 1).
     """
-    return (torch.rand(count, generator=generator) < rate).nonzero().flatten()
+    return (uniform(count) < rate).nonzero().flatten()
 
 
-def clipped_sums(gradients: Mapping[str, Tensor], clip: float) -> dict[str, Tensor]:
-    """Return the sums over samples of clipped gradients; one that is not finite counts as 0.
+def clipped_sums(
+    gradients: Mapping[str, Tensor], clip: float, deviation: float
+) -> dict[str, Tensor]:
+    """Return the sums over samples of clipped gradients, for noise; as float64.
+
+    A gradient that is not finite counts as 0.
 
     Args:
         gradients: {name of a parameter: gradients [b, …] of b samples}.
         clip: C, the largest norm of a sample's gradient over all parameters together.
+        deviation: Deviation σ·C of the noise, whose grid the sums have.
     """
-    flat = {
-        name: each.flatten(1).to(torch.promote_types(each.dtype, torch.float32))
-        for name, each in gradients.items()
-    }
-    norms = torch.stack([each.norm(dim=1) for each in flat.values()]).norm(dim=0)
+    wide = {name: pf.functional.in_float64(each) for name, each in gradients.items()}
+    norms = torch.stack([each.flatten(1).norm(dim=1) for each in wide.values()]).norm(dim=0)
     finite = norms.isfinite()
-    scale = (clip / norms[finite].clamp(min=1e-12)).clamp(max=1)
     return {
-        name: (scale @ flat[name][finite]).view(each.shape[1:]).to(each.dtype)
-        for name, each in gradients.items()
+        name: grid.shares(each[finite], norms[finite], clip, deviation).sum(0)
+        for name, each in wide.items()
     }
 
 

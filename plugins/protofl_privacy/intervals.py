@@ -2,13 +2,15 @@
 
 - Shares: Wilson's score interval (Wilson, "Probable inference, the law of succession, and
   statistical inference", JASA 1927).
-- Areas: DeLong's variance (DeLong et al., "Comparing the areas under two or more correlated
-  receiver operating characteristic curves", Biometrics 1988) by ranks (Sun and Xu, 2014).
+- Areas: Wilson's interval, for the number of decisions whose share has DeLong's variance (DeLong et
+  al., "Comparing the areas under two or more correlated receiver operating characteristic curves",
+  Biometrics 1988), which is computed by ranks (Sun and Xu, 2014).
 - Means: percentile bootstrap over independent units, which are clients or reconstructed rows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,20 +58,35 @@ def share(hits: int, total: int) -> Number:
     """Return hits / total with Wilson's interval."""
     if total == 0:
         return Number(None, why="there are no samples")
-    interval = stats.binomtest(hits, total).proportion_ci(LEVEL, method="wilson")
-    return Number(hits / total, float(interval.low), float(interval.high), total)
+    return Number(hits / total, *_wilson(hits / total, total), total)
+
+
+def _wilson(value: float, total: float) -> tuple[float, float]:
+    """Return Wilson's interval of a share of ``total`` decisions, which may be a fraction."""
+    z = float(stats.norm.ppf((1 + LEVEL) / 2))
+    centre, scale = value + z**2 / (2 * total), 1 + z**2 / total
+    reach = z * math.sqrt(value * (1 - value) / total + (z / (2 * total)) ** 2)
+    return max(0.0, (centre - reach) / scale), min(1.0, (centre + reach) / scale)
 
 
 def area(positives: np.ndarray, negatives: np.ndarray) -> Number:
-    """Return the area under the ROC curve with DeLong's interval.
+    """Return the area under the ROC curve with its interval.
+
+    With few samples DeLong's interval θ ± 1.96·√V is too short, because the estimate of V may be
+    small by chance: with two positives it has the truth in 70 % of draws. So V only gives the
+    number of decisions k = θ(1 − θ)/V of Wilson's interval, times (1.96/t)² with the quantile t of
+    Welch's degrees of freedom. k is at most that of a guess, whose variance is known:
+    (m + n + 1)/(12·m·n). Without a variance k is min(m, n).
+
+    The samples count as independent. Scores of samples of one client often are not, and the
+    interval is too short then.
 
     Args:
         positives: Scores [m] of positives (members); larger means more likely positive.
         negatives: Scores [n] of negatives.
 
     Returns:
-        P(positive > negative) + P(equal)/2. If the scores separate both groups completely, DeLong's
-        variance is 0, and the interval is Wilson's for min(m, n) correct decisions instead.
+        θ = P(positive > negative) + P(equal)/2.
     """
     m, n = len(positives), len(negatives)
     if not m and not n:
@@ -78,15 +95,16 @@ def area(positives: np.ndarray, negatives: np.ndarray) -> Number:
         return Number(None, why=f"there are {m} positive and {n} negative samples")
     together = np.concatenate([positives, negatives])
     value = rank_area(np.arange(m + n) < m, together)
-    if value in (0.0, 1.0):
-        within = share(round(value * min(m, n)), min(m, n))
-        return Number(value, within.low, within.high, m + n)
     ranks = stats.rankdata(together)
     of_positives = (ranks[:m] - stats.rankdata(positives)) / n
     of_negatives = 1 - (ranks[m:] - stats.rankdata(negatives)) / m
-    spread = float(np.sqrt(of_positives.var(ddof=1) / m + of_negatives.var(ddof=1) / n))
-    reach = float(stats.norm.ppf((1 + LEVEL) / 2)) * spread
-    return Number(value, max(0.0, value - reach), min(1.0, value + reach), m + n)
+    parts = of_positives.var(ddof=1) / m, of_negatives.var(ddof=1) / n
+    decisions, of_a_guess = float(min(m, n)), 3 * m * n / (m + n + 1)
+    if (variance := sum(parts)) > 1e-12:
+        freedom = variance**2 / (parts[0] ** 2 / (m - 1) + parts[1] ** 2 / (n - 1))
+        longer = stats.t.ppf((1 + LEVEL) / 2, freedom) / stats.norm.ppf((1 + LEVEL) / 2)
+        decisions = min(value * (1 - value) / variance / longer**2, of_a_guess)
+    return Number(value, *_wilson(value, decisions), m + n)
 
 
 def rank_area(labels: np.ndarray, scores: np.ndarray) -> float:

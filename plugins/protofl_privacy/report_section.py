@@ -13,7 +13,7 @@ from protofl_privacy.leak import FILE, FOLDER, PICTURE
 
 WARNING = (
     "An attack that finds nothing proves nothing: a stronger attack may find more. Intervals are "
-    "95 %: DeLong for areas over samples, Wilson for rates, bootstrap over clients or rows for the "
+    "95 %: Wilson for rates and for areas over samples, bootstrap over clients or rows for the "
     "rest."
 )
 

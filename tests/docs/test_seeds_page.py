@@ -7,7 +7,7 @@ import re
 
 from doc_pages import DOCS, ROOT
 
-STREAMS = {"global_stream", "random_stream", "numpy_stream"}
+STREAMS = {"global_stream", "random_stream", "numpy_stream", "derived_key"}
 
 
 def words_of(node, assigned):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
-from runtime_toys import DATA, PARTS, _dense, quarters
+from epsilon_audit import audited_epsilon
+from runtime_toys import DATA, PARTS, Kept, kept_group, quarters
 from scipy.stats import norm
 from slowness import quick
 
 import protofl as pf
+from protofl.system.secret_stream import SecretStream
 from protofl.testing import toy as toyfed
+from protofl_privacy import grid
 from protofl_privacy.accountant import epsilon_of, noise_for, parts_of
-from protofl_privacy.dp_prototypes import DPPrototypes, audited_epsilon, noisy_sums_and_counts
+from protofl_privacy.dp_prototypes import DPPrototypes, noisy_sums_and_counts
 
 pytest.importorskip("dp_accounting")
 
@@ -53,7 +55,7 @@ def outputs(with_sample, repeats, noise, seed):
 
     The sample has a feature longer than the bound, so its clipped length is the bound.
     """
-    generator, rows = torch.Generator().manual_seed(seed), []
+    normal, rows = SecretStream(bytes([seed])).normal, []
     z = torch.zeros(3, 4)
     z[:, 1] = 0.5
     extra = torch.tensor([[30.0, 0, 0, 0]])
@@ -61,7 +63,7 @@ def outputs(with_sample, repeats, noise, seed):
     labels = torch.tensor([0, 1, 1, 0][: len(features)])
     of_sums, of_counts = parts_of(noise, 0.2)
     for _ in range(repeats):
-        sums, counts = noisy_sums_and_counts(features, labels, 3, noise, 2.0, 0.2, generator)
+        sums, counts = noisy_sums_and_counts(features, labels, 3, noise, 2.0, 0.2, normal)
         # The log-likelihood ratio of both worlds, up to a constant: the best test there is.
         rows.append(sums[0, 0] / 2 / of_sums**2 + (counts[0] - 1.5) / of_counts**2)
     return torch.stack(rows)
@@ -86,40 +88,39 @@ def test_an_audit_of_equal_outputs_finds_nothing():
 
 def test_noise_is_added_to_all_classes_and_long_features_are_clipped():
     z, y = torch.tensor([[3.0, 4.0], [0.3, 0.4]]), torch.tensor([1, 1])
-    tiny = noisy_sums_and_counts(z, y, 3, 1e-9, 1.0, 0.5, torch.Generator().manual_seed(0))
+    tiny = noisy_sums_and_counts(z, y, 3, 1e-9, 1.0, 0.5, SecretStream(b"").normal)
     assert torch.allclose(tiny[0][1], torch.tensor([0.9, 1.2], dtype=torch.float64), atol=1e-6)
     assert tiny[1].round().tolist() == [0, 2, 0]
-    sums, counts = noisy_sums_and_counts(z, y, 3, 1.0, 1.0, 0.5, torch.Generator().manual_seed(0))
+    sums, counts = noisy_sums_and_counts(z, y, 3, 1.0, 1.0, 0.5, SecretStream(b"").normal)
     assert (sums != 0).all() and (counts != counts.round()).all()
+
+
+def test_the_last_bits_of_a_release_tell_nothing():
+    """In plain floating point, most sums with noise show which samples are in them."""
+    draw = torch.Generator().manual_seed(0)
+    z, y = torch.rand(9, 5, generator=draw).double(), torch.zeros(9, dtype=torch.long)
+    g = grid.width(parts_of(1.3, 0.5)[0])
+
+    def sums(rows, key=b""):
+        return noisy_sums_and_counts(z[rows], y[rows], 2, 1.3, 1.0, 0.5, SecretStream(key).normal)[
+            0
+        ]
+
+    for rows in ([*range(9)], [*range(8)], [3], []):
+        released = sums(rows) / g
+        assert torch.equal(released, released.round()), "a multiple of g, with or without a sample"
+    assert torch.equal(sums([*range(9)]), sums([*range(9)][::-1])), "in any order"
+    noise = sums([])
+    for rows in ([0], [1, 2, 3, 4, 5, 6, 7]):
+        apart = (sums([*rows, 8]) - noise) - (sums(rows) - noise)
+        assert torch.equal(apart, sums([8]) - noise), "a sample changes sums by its own share alone"
+        assert float(apart[0].norm()) <= 1.0, "never longer than C, also where it is clipped"
 
 
 # --- runs -----------------------------------------------------------------------------------------
 
 
-class _PassingExtractor(torch.nn.Module):
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x):
-        return x if x.dim() == 2 else self.inner(x)
-
-
-def group(*, trained_layer=False):
-    def extractor(sample, K):
-        inner = _dense(8).build(sample, 4, K).extractor.requires_grad_(False)
-        made = _PassingExtractor(inner)
-        return torch.nn.Sequential(made, torch.nn.Linear(K, K)) if trained_layer else made
-
-    architecture = toyfed.architecture("kept", extractor)
-
-    def first(model):
-        return model.extractor[0] if trained_layer else model.extractor
-
-    return toyfed.group(replace(architecture, precomputed=first), K=6, side=8)
-
-
-Toy, ToyWithLayer = group(), group(trained_layer=True)
+Toy, ToyWithLayer = Kept, kept_group(trained_layer=True)
 Tiny = toyfed.dataset(quarters())
 
 
@@ -135,7 +136,7 @@ def run(tmp_path, models=Toy, method="fedproto", **options):
 def test_the_record_has_epsilon_and_the_budget_is_spent_in_the_last_round(tmp_path):
     settings = {"dp-prototypes.epsilon": 6.0, "dp-prototypes.least": 1.0}
     result = run(tmp_path, set=settings, record_uploads=True)
-    spent = [row.extra["dp-prototypes.epsilon"] for row in result.record]
+    spent = [row.extra["dp-prototypes.epsilon_if_deployed"] for row in result.record]
     assert spent == sorted(spent) and spent[-1] == pytest.approx(6.0, rel=1e-6)
     assert len(spent) == 4 and not result.record[-1].ended
     run_ = pf.load_run(tmp_path / "run")
@@ -162,7 +163,9 @@ def test_a_client_whose_budget_is_spent_sends_no_rows(tmp_path):
     """The dry run has two rounds, and this run one, whose release costs the whole budget."""
     settings = {"dp-prototypes.epsilon": 6.0, "dp-prototypes.least": 1.0}
     result = run(tmp_path, rounds=1, set=settings, record_uploads=True)
-    assert result.record[0].extra["dp-prototypes.epsilon"] == pytest.approx(6.0, rel=1e-6)
+    assert result.record[0].extra["dp-prototypes.epsilon_if_deployed"] == pytest.approx(
+        6.0, rel=1e-6
+    )
 
     class Ignores(DPPrototypes):
         """A server that goes on."""
@@ -192,4 +195,37 @@ def test_refusals_name_the_reason(tmp_path):
         run(tmp_path, method="lg-fedavg", drop=[], set=budget)
     with pytest.raises(pf.ProtoflError, match=r"minimum-count reads client\.class_"):
         run(tmp_path, transforms=["dp-prototypes", "minimum-count"], set=budget)
+    for before in ("quantise", "gaussian-noise"):
+        with pytest.raises(pf.UsageError, match=f"--with {before} --with dp-prototypes: dp-proto"):
+            run(tmp_path, transforms=[before, "dp-prototypes"], set=budget)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["epsilon", "delta", "noise", "clip", "count_share", "least"])
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", math.inf, math.nan])
+def test_a_budget_is_finite(name, value, tmp_path):
+    settings = {"dp-prototypes.epsilon": 6.0, f"dp-prototypes.{name}": value}
+    with pytest.raises(pf.UsageError, match=f"{name}=.* is not possible: .* finite number"):
+        run(tmp_path, set=settings)
+
+
+@pytest.mark.parametrize("delta", [0.01, 0.5, 1, 0])
+def test_delta_is_small(delta, tmp_path):
+    """A mechanism that sends each sample as it is with probability δ keeps (0, δ)."""
+    settings = {"dp-prototypes.epsilon": 6.0, "dp-prototypes.delta": delta}
+    with pytest.raises(pf.UsageError, match=r"delta=.* is not possible"):
+        run(tmp_path, set=settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"observe": ["features"]}, "--observe features sends"),
+        ({"observe": ["prototypes", "images"]}, "--observe images sends"),
+        ({"record_predictions": ["last"]}, "--record-predictions last sends"),
+    ],
+)
+def test_what_single_samples_show_is_not_sent(options, words, tmp_path):
+    with pytest.raises(pf.ProtoflError, match=words):
+        run(tmp_path, set={"dp-prototypes.epsilon": 6.0}, **options)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

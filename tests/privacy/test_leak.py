@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import mannwhitneyu
-from slowness import SLOW
+from scipy.stats import binomtest, mannwhitneyu, norm
+from slowness import SLOW, quick
 
 import protofl as pf
 from protofl_privacy import intervals, leak
@@ -57,6 +58,31 @@ def test_areas_are_those_of_the_rank_test_and_cover_the_truth():
         each = intervals.area(generator.normal(0.5, 1, 60), generator.normal(0, 1, 40))
         covered += each.low <= truth <= each.high
     assert 180 <= covered <= 199, "a 95 % interval"
+
+
+@pytest.mark.parametrize(
+    ("positives", "negatives"),
+    quick([(2, 2), (2, 20), (2, 200), (3, 10), (5, 5), (5, 200), (20, 20)], (2, 200)),
+)
+@pytest.mark.parametrize(("shift", "spread"), [(0, 1), (2, 1), (2, 3)])
+def test_intervals_of_few_samples_cover_the_truth(positives, negatives, shift, spread):
+    """1,000 draws. DeLong's interval has the truth in 65 % of them for 2 and 200 samples."""
+    draw, covered = np.random.default_rng([positives, negatives, shift, spread]), 0
+    truth = norm.cdf(shift / math.sqrt(1 + spread**2))
+    for _ in range(1000):
+        high, low = draw.normal(shift, spread, positives), draw.normal(0, 1, negatives)
+        found = intervals.area(high, low)
+        covered += found.low <= truth <= found.high
+    # The exception: the spread of few positives is larger, and they are compared with many.
+    assert covered >= (890 if (positives, negatives, spread) == (5, 200, 3) else 935)
+
+
+def test_equal_scores_and_shares_have_the_interval_of_wilson():
+    equal = intervals.area(np.ones(4), np.ones(9))
+    assert (equal.value, equal.units) == (0.5, 13)
+    for number, hits, total in ((equal, 2, 4), (intervals.share(7, 9), 7, 9)):
+        wilson = binomtest(hits, total).proportion_ci(method="wilson")
+        assert (number.low, number.high) == pytest.approx((wilson.low, wilson.high))
 
 
 def test_rates_at_few_false_positives_need_enough_samples():

@@ -48,7 +48,40 @@ def _dense(width):
 Tiny = toyfed.dataset(quarters())
 Toy = toyfed.group(_dense(8), _dense(5), K=6, side=8)
 Toy1 = toyfed.group(_dense(8), K=6, side=8)
-PARTS = {("dataset", "tiny"): Tiny, ("model-group", "toy"): Toy, ("model-group", "toy1"): Toy1}
+
+
+class PassingExtractor(nn.Module):
+    """A frozen extractor, or nothing for features that it has computed before."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return x if x.dim() == 2 else self.inner(x)
+
+
+def kept_group(*, trained_layer=False):
+    """Return a group whose features are computed once, perhaps with a trained layer after them."""
+
+    def extractor(sample, K):
+        inner = _dense(8).build(sample, 4, K).extractor.requires_grad_(False)
+        made = PassingExtractor(inner)
+        return nn.Sequential(made, nn.Linear(K, K)) if trained_layer else made
+
+    architecture = toyfed.architecture("kept", extractor)
+
+    def first(model):
+        return model.extractor[0] if trained_layer else model.extractor
+
+    return toyfed.group(replace(architecture, precomputed=first), K=6, side=8)
+
+
+Kept = kept_group()
+PARTS = {
+    ("dataset", "tiny"): Tiny, ("model-group", "toy"): Toy, ("model-group", "toy1"): Toy1,
+    ("model-group", "kept"): Kept,
+}  # fmt: skip
 
 GIVEN = {
     "models": "toy",

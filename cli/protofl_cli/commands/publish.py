@@ -74,8 +74,8 @@ def publish(
     """Write finished runs into one folder that a paper can point to.
 
     The folder has records, configurations, the environment, sources of own plugins, figures, an
-    HTML page, the papers to cite (BibTeX), an RO-Crate, and the SHA-256 of every file. Paths, names
-    of users, data and weights are left out. Check the folder anywhere with protofl verify DIR.
+    HTML page, the papers to cite (BibTeX), and the SHA-256 of every file. Paths, names of users,
+    data and weights are left out. Check the folder anywhere with protofl verify DIR.
     """
     notes: list[str] = []
     with render.waiting("publishing"):

@@ -23,9 +23,9 @@ def verify(
     ],
     run: Annotated[
         str | None,
-        option("--run", "NAME", "The run to repeat (default: the one that took least time)"),
+        option("--run", "NAME", "The run to repeat (default: one is drawn at random)"),
     ] = None,
-    no_run: Annotated[bool, typer.Option("--no-run", help="Check digests only.")] = False,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Repeat no run.")] = False,
     rounds: Annotated[
         int | None,
         option("--rounds", "N", "Repeat only the first N rounds of the first trial.", min=1),
@@ -75,11 +75,12 @@ def verify(
     trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
-    """Check the digests of a published folder, and do one of its runs again.
+    """Check a published folder, and do one of its runs again.
 
-    With the same torch on the same type of processor the figures must be equal to the last bit.
-    Otherwise accuracies may differ by --tolerance, and a line says why. Exit code 1: a file or a
-    figure is not as published.
+    Files must have their digests, and summaries, page and figures must follow from the rows. With
+    the same torch on the same type of processor the repeated rows must be equal to the last bit.
+    Otherwise accuracies may differ by --tolerance, and the last line says why. It also says what
+    was not checked. Exit code 1: a file or a figure is not as published.
     """
     from protofl.system.options.parsing import assignments
 
@@ -109,6 +110,7 @@ def verify(
             raise
         found = asdict(check_digests(folder))
         about = {"confirmed": False, "what": problem.what, "repeated": None}
+        about |= {"not_repeated": [], "not_checked": []}
         print_json({"folder": str(folder), **about, **found})
         raise typer.Exit(1) from None
     if as_json:
@@ -122,9 +124,9 @@ def verify(
 def _values(result: Verification) -> dict[str, Any]:
     repeated = result.repeated
     about = asdict(repeated) | {"confirmed": repeated.confirmed} if repeated else None
-    what = "" if result.confirmed else "the repeated run has other figures"
-    digests = asdict(result.digests)
-    return {"confirmed": result.confirmed, "what": what, "repeated": about, **digests}
+    left = {"not_repeated": result.not_repeated, "not_checked": result.not_checked}
+    said = {"confirmed": result.confirmed, "what": result.outcome, "repeated": about}
+    return said | left | asdict(result.digests)
 
 
 def _print(result: Verification, folder: Path) -> None:
@@ -132,21 +134,15 @@ def _print(result: Verification, folder: Path) -> None:
 
     rows = [
         ("folder", f"{folder}: {result.values['title']}"),
-        ("files", f"all {count(result.digests.files, 'file')} are as published"),
+        ("files", f"all {count(result.digests.files, 'file')} have their digests"),
         ("digest", result.digests.digest),
     ]
     if result.repeated is not None:
         rows += _about(result.repeated)
     render.pairs(rows)
-    if result.repeated is None:
-        render.line("verified: digests; no run was repeated", "bold green")
-    elif result.confirmed:
-        how = "to the last bit" if result.repeated.equal_rounds == result.repeated.rounds else (
-            f"within {100 * result.repeated.tolerance:g} points of accuracy"
-        )  # fmt: skip
-        render.line(f"verified: digests, and {result.repeated.name} {how}", "bold green")
-    else:
-        render.line(f"not confirmed: {result.repeated.name} has other figures here", "bold red")
+    equal = result.repeated is not None and result.repeated.equal
+    colour = ("green" if equal else "yellow") if result.confirmed else "red"
+    render.line(result.outcome, f"bold {colour}")
 
 
 def _about(repeated: Repeated) -> list[tuple[str, str]]:
@@ -160,7 +156,8 @@ def _about(repeated: Repeated) -> list[tuple[str, str]]:
     if repeated.accuracy is not None and repeated.accuracy_here is not None:
         both = f"published {100 * repeated.accuracy:.2f}%, here {100 * repeated.accuracy_here:.2f}%"
         rows.append(("last accuracy", both))
-    if repeated.equal_rounds < repeated.rounds:
+    if repeated.equal_rounds < repeated.rounds and repeated.largest is not None:
         rows.append(("largest difference", f"{100 * repeated.largest:.2f} points in a round"))
-        rows += [(name, f"published {then}, here {now}") for name, then, now in repeated.first[:5]]
+    differing = (*repeated.facts, *repeated.first)[:5]
+    rows += [(name, f"published {then}, here {now}") for name, then, now in differing]
     return rows + [("differs here", reason) for reason in repeated.reasons]

@@ -33,14 +33,16 @@ class RepeatedRun(Output):
     """The run."""
     rounds: int
     """Number of compared rounds, of all trials."""
+    of: int
+    """Number of rounds of the published run."""
     exact: bool
     """True if the figures had to be equal to the last bit."""
     reasons: list[str]
     """Why they need not be equal: what differs from the published run."""
     equal_rounds: int
     """Number of rounds from the first on that are equal to the last bit."""
-    largest: float
-    """Largest difference of the test accuracy in a round, as a fraction."""
+    largest: float | None
+    """Largest difference of the test accuracy in a round, as a fraction; null without any."""
     tolerance: float
     """Allowed difference where the figures need not be equal."""
     accuracy: float | None
@@ -49,6 +51,8 @@ class RepeatedRun(Output):
     """The test accuracy of the repeated run in this round."""
     first: list[tuple[str, object, object]]
     """Figures that differ in the first round that is not equal: name, published, here."""
+    facts: list[tuple[str, object, object]]
+    """Facts about data, split and models that differ: name, published, here."""
     seconds: float
     """Seconds of the repeated rounds."""
     confirmed: bool
@@ -61,11 +65,16 @@ class Verified(Output):
     folder: str
     """The folder."""
     confirmed: bool
-    """True if all files and the repeated run are as published; otherwise the exit code is 1."""
+    """True if nothing that was checked differs; otherwise the exit code is 1. Without a repeated
+    run it does not say that the figures are right."""
     what: str
-    """What is not as published; empty if all is."""
+    """What was compared, or what is not as published."""
     repeated: RepeatedRun | None
     """The repeated run; null if none was repeated."""
+    not_repeated: list[str]
+    """Runs that were not repeated."""
+    not_checked: list[str]
+    """What else was not checked."""
     files: int
     """Number of files with a digest."""
     changed: list[str]
@@ -91,6 +100,9 @@ class BoardRow(Output):
     """True for the first method, and for those in a group with it."""
     seeds: int
     """Number of seeds."""
+    runs_repeated: str | None
+    """How many of the row's published runs this machine has repeated with `protofl verify`: `1 of
+    3`; null for records of a benchmark."""
     accuracy: float | None
     """Test accuracy in the round that counts, as a fraction."""
     low: float | None

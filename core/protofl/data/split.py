@@ -244,12 +244,12 @@ def majority_guess(split: Split, data: Dataset, clients: Sequence[int] | None = 
 def pooled_guess(guesses: Sequence[Sequence[float]], clients: Sequence[int] | None) -> float:
     """Accuracy of always guessing a client's commonest class, of (right, all) test samples.
 
-    NaN if some clients are named and have no samples.
+    NaN if they have no samples, or their numbers are not known.
     """
     pairs = guesses if clients is None else [guesses[client] for client in clients]
     total = sum(count for _, count in pairs)
     if not total:
-        return 0.0 if clients is None else math.nan
+        return math.nan
     return sum(right for right, _ in pairs) / total
 
 

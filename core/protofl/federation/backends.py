@@ -9,7 +9,7 @@ from protofl.federation.host import Host
 from protofl.federation.jobs import Absent, Job, Reply, SaveReply
 from protofl.federation.plan import Plan
 from protofl.federation.pool_interface import Pool
-from protofl.federation.run_data import load_dataset
+from protofl.federation.run_data import installed_transforms, load_dataset
 from protofl.federation.step_trace import StepTrace
 from protofl.federation.train_job import TrainJob
 from protofl.system.device import visible_as_only
@@ -33,6 +33,7 @@ __all__ = [
     "device_is_full",
     "fresh_interpreter",
     "has_streams",
+    "installed_transforms",
     "load_dataset",
     "to_device",
     "visible_as_only",

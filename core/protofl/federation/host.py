@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from protofl.errors import (
@@ -41,6 +42,7 @@ from protofl.system.profile.clock import Clock
 from protofl.system.profile.profiles import host_profile
 from protofl.system.progress import Counter, OnSteps
 from protofl.system.randomness import global_stream
+from protofl.system.secret_stream import derived_key
 from protofl.system.torch_state import standard_torch
 from protofl.system.transfers import free_memory, has_streams, size_of
 
@@ -70,6 +72,7 @@ def build_client(
         balanced=plan.balanced_samples(trial, layout),
         public=public,
         secret=secret,
+        secretive=plan.composition.secretive,
         hidden=plan.composition.hidden,
         model=plan.initial_model(client, trial) if model is None else model,
     )
@@ -123,13 +126,15 @@ class Host:
     Args:
         plan: The run.
         read: Makes a download of its tensors, as hooks see it.
-        secret: Secret bytes of this machine, for `Client.secret_generator`; none in a simulation.
+        secret: Secret bytes of this machine, for `Client.secret_stream`; empty in a simulation.
 
     Attributes:
         on_steps: Takes a client and how many mini-batches of its job are done, a few times a
             second while a job is done whose mini-batches are followed; None for nobody.
         unwritten: See `protofl.federation.pool_interface.LeavesFiles`.
         one_by_one: Whether clients train one at a time with every engine, as in the dry run.
+        secret: As given. A host of machines that a server does not own sets it before each job, to
+            one that holds all on which the job's uploads depend besides the download.
     """
 
     unwritten: dict[str, Packed] | None = None
@@ -144,6 +149,7 @@ class Host:
         self.report: Callable[[str], None] = lambda line: None
         self.on_steps: OnSteps | None = None
         self.one_by_one = plan.dry
+        self.secret = secret
         self._profile = host_profile(plan.settings.profile and not plan.dry, plan.device)
         self._trainer = Trainer(plan, self._profile, self._read)
         self._trial = trial = _Trial()
@@ -370,12 +376,23 @@ class Host:
         clock = Clock()
         with self._store.lent(job.client, trains=True, undo=job.may_be_undone) as state:
             clock.lap("setup")
+            state.secret = self._secret_of(job)
             reply = yield from self._trainer.train(state, job, clock, self._counter(job))
         if job.file:
             self._store.save(job.client, Path(job.file))
             self._store.undo(job.client)
         clock.lap("checkpoint")
         return reply
+
+    def _secret_of(self, job: work.ClientJob) -> bytes:
+        """Return a secret of this job alone; none in a simulation.
+
+        Equal noise on two different uploads would cancel in their difference, and a server may send
+        two downloads in one round. The same job, asked again, has the same noise.
+        """
+        if not self.secret:
+            return b""
+        return derived_key(self.secret, type(job).__name__, sha256(job.blob).hexdigest())
 
     def _evaluated(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
         """Evaluate a client; if the device has no memory left, once others have left it."""
@@ -392,6 +409,7 @@ class Host:
         lent, counter = self._store.lent(job.client, trains=False), self._counter(job)
         with lent as state, state.unchanged() if job.epochs else nullcontext():
             clock.lap("setup")
+            state.secret = self._secret_of(job)
             place = f"download, client {job.client}, evaluation of round {job.round}"
             with error_context(place), state.same_download():
                 state.round = job.round

@@ -38,7 +38,13 @@ from protofl.data.split import (
 from protofl.errors import UsageError
 from protofl.federation import run_data
 from protofl.federation.resolution import resolve, resolved
-from protofl.federation.run_description import checked, run_info, settle, with_phases
+from protofl.federation.run_description import (
+    about_noise,
+    checked,
+    run_info,
+    settle,
+    with_phases,
+)
 from protofl.federation.store_choice import room_for_samples
 from protofl.federation.task_checks import check_task, with_usual_metrics
 from protofl.hooks.discovery.registry import Registry
@@ -186,7 +192,9 @@ class Plan:
         # 3. What hooks may know of the run; what they ask of it; options that depend on it.
         generator = choices.get("generator")
         info = run_info(settings, choices, data, model_input, own_public, registry)
-        settle(composition, settings, info)
+        split = run_data.splitter(settings, data, choices["partitioner"])
+        sizes = partial(_train_sizes, data, split, settings.seed)
+        settle(composition, settings, replace(info, sizes=sizes))
         info = with_phases(info, composition)
         settings = checked(settings, info, data, choices["client-sampler"].plugin)
         splits = run_data.splitter(settings, data, choices["partitioner"])
@@ -207,6 +215,7 @@ class Plan:
                 *run_data.about(data, names, settings),
                 *run_data.about_encoder(choices),
                 *run_data.about_ids(choices["model-group"], data),
+                *([] if info.has_secrets else map(about_noise, composition.secretive)),
                 *read_as,
                 *notes,
                 *filter(None, [different_cards(resolution.devices)]),
@@ -498,3 +507,8 @@ def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON values
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _train_sizes(data: Dataset, split: Callable[[int], Split], seed: int) -> list[int]:
+    """Return `RunInfo.sizes`."""
+    return [] if data.elsewhere else split(seed).train_sizes.tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -57,6 +57,13 @@ def load_dataset(name: str, options: Mapping[str, Any], data_dir: Path, report: 
         UsageError: There is no such data set, or it can't be read.
     """
     return load_data(choose(Registry(), "dataset", name, options), data_dir, report)
+
+
+def installed_transforms(names: Iterable[str]) -> dict[str, type]:
+    """Return {name: class} of those payload transforms that are installed."""
+    registry = Registry()
+    there = {plugin.name for plugin in registry.plugins("payload-transform")}
+    return {name: registry.load("payload-transform", name) for name in names if name in there}
 
 
 def own_partition(dataset: Choice, given: str | None) -> str:

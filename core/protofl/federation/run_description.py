@@ -65,7 +65,18 @@ def run_info(
         others=partial(architectures_of, registry, sample),
         places=tuple(map(used.index, numbers)),
         fitted=data.preparation is not None and data.preparation.fitted is not None,
+        has_secrets="backend" in choices
+        and getattr(choices["backend"].plugin, "has_secrets", False),
         reads_reports=_reads_reports(settings, choices["client-sampler"]),
+        sends_samples=_sends_samples(settings),
+    )
+
+
+def about_noise(transform: str) -> str:
+    """Return the note about a transform's noise in a simulation."""
+    return (
+        f"{transform}: the noise of a simulation can be repeated with the seed and protects "
+        "nobody; only nodes of a deployment have secrets"
     )
 
 
@@ -74,6 +85,14 @@ def _reads_reports(settings: Settings, sampler: Choice) -> tuple[str, ...]:
     options = [f"--patience {settings.patience}"] if settings.patience else []
     if getattr(sampler.plugin, "reads_sizes", False) or reads_losses(sampler):
         options.append(f"--sampling {sampler.text}")
+    return tuple(options)
+
+
+def _sends_samples(settings: Settings) -> tuple[str, ...]:
+    """Return `RunInfo.sends_samples`."""
+    options = [f"--observe {each}" for each in settings.observe if each != "prototypes"]
+    if settings.record_predictions:
+        options.append(f"--record-predictions {','.join(settings.record_predictions)}")
     return tuple(options)
 
 

@@ -20,6 +20,9 @@ FAILURE = "failure.json"
 SESSION = "session.json"
 PREPARATION = "preparation.json"
 
+DIGESTS = "SHA256SUMS"
+"""The digests of a published folder, into which only ``protofl publish`` writes."""
+
 FOLDERS = ("checkpoint/", "parked/", "profile/", "observed/", "uploads/", "predictions/")
 OWN = (CONFIG, METRICS, SUMMARY, PARTITION, PREPARATION, TRACKING, FAILURE, SESSION, *FOLDERS)
 """Files and folders that a run writes into its folder."""
@@ -39,6 +42,12 @@ def architectures_in(config: Mapping[str, Any]) -> list[str]:
     """Return the architectures of ``config.json``: client i has the one at place i mod length."""
     layout = config.get("layout")
     return [*config.get("architectures", ())] or ([*layout] if isinstance(layout, dict) else [])
+
+
+def is_published(folder: Path) -> bool:
+    """Return True if a folder is a published one, or lies in one."""
+    place = folder.absolute()
+    return any((above / DIGESTS).exists() for above in (place, *place.parents))
 
 
 def is_run(folder: Path) -> bool:

@@ -135,6 +135,10 @@ class Reading:
             return None
         if self.only_trials is None:
             return table_or_none(self.folder / SUMMARY, "Summary")
+        return self.derived_summary()
+
+    def derived_summary(self) -> dict[str, Any] | None:
+        """Return the summary that the rows give; None if the run has not written its split yet."""
         partition = self.partition
         if partition is None:
             return None

@@ -146,7 +146,7 @@ def summarise(
                 "final_test_accuracy": evaluated[-1].test_accuracy,
                 "final_client_test_accuracy": evaluated[-1].client_test_accuracy,
                 "final_test_accuracy_std": evaluated[-1].test_accuracy_std,
-                "majority_accuracy": majority(trial),
+                **({} if math.isnan(guess := majority(trial)) else {"majority_accuracy": guess}),
                 **_selected(evaluated),
                 **_unseen(evaluated, majority),
                 **_best_and_final(
@@ -164,8 +164,9 @@ def summarise(
             }
         )
     first = trials[0]
-    keys = ["best_test_accuracy", "final_test_accuracy", "majority_accuracy"]
-    others = [f"{which}_{whose}_accuracy" for whose in WHOSE for which in ("best", "final")]
+    keys = ["best_test_accuracy", "final_test_accuracy"]
+    others = ["majority_accuracy"]
+    others += [f"{which}_{whose}_accuracy" for whose in WHOSE for which in ("best", "final")]
     others += [*SELECTED, *UNSEEN]
     keys += [key for key in others if all(trial.get(key) is not None for trial in trials)]
     keys += [k for k in ("virtual_seconds",) if k in first]

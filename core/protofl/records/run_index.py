@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError, unknown
-from protofl.records.layout import CONFIG, MANIFEST, METRICS, SUMMARY, is_run, runs_below
+from protofl.records.layout import (
+    CONFIG,
+    MANIFEST,
+    METRICS,
+    SUMMARY,
+    is_published,
+    is_run,
+    runs_below,
+)
 from protofl.records.reading import Reading
 from protofl.system.files.atomic import parse_json, regular_file
 from protofl.system.files.home import expand_user
@@ -84,7 +92,7 @@ class Index:
         """Return {run folder: its entry} of the runs that exist now.
 
         Args:
-            save: Store the index in the folder, unless the folder is itself a run.
+            save: Store the index in the folder, unless it is a run or in a published folder.
         """
         entries: dict[str, tuple[Stamps, IndexEntry]] = {}
         fresh = False
@@ -95,7 +103,7 @@ class Index:
                 fresh, old = True, (stamps, entry_of(path))
             entries[name] = old
         moved = fresh or entries.keys() != self._kept.keys()
-        if save and moved and not is_run(self._folder):
+        if save and moved and not is_run(self._folder) and not is_published(self._folder):
             _write(self._folder / INDEX, entries)
         self._kept = entries
         return {self._folder / name: told for name, (_, told) in entries.items()}

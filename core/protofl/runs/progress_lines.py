@@ -147,10 +147,9 @@ def _ended(event: events.Finished) -> str:
     key, label = "validation_selected_test_accuracy", "chosen on validation samples"
     if key not in mean:
         key, label = "best_test_accuracy", "best on test samples"
-    return (
-        f"{label}: {mean[key]:.2%}{over} "
-        f"(majority guess {mean['majority_accuracy']:.2%}); run folder: {event.result.folder}"
-    )
+    guess = mean.get("majority_accuracy")  # nodes may not tell it
+    beside = "" if guess is None else f" (majority guess {guess:.2%})"
+    return f"{label}: {mean[key]:.2%}{over}{beside}; run folder: {event.result.folder}"
 
 
 def _notebook() -> Callable[[str], None] | None:

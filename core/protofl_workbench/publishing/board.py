@@ -69,6 +69,12 @@ HOW = (
     "every neighbour."
 )
 
+REPEATED = (
+    "The column runs repeated says how many of the published runs of a row this machine has "
+    "repeated with protofl verify. The figures of the other runs are those that their authors "
+    "published: only their digests, rows and summaries were checked here."
+)
+
 CAUTION = (
     "A rank holds for its setting: other data, models or budgets may give another order. Clients "
     "of a run share a server, so p is too small rather than too large. Seconds depend on the "
@@ -223,7 +229,7 @@ def _index(title: str, found: Leaderboard) -> tuple[Page, Drawings]:
     if len(compared) > 1 and len(over) > 1:
         sections.append(_over_settings(compared, drawings))
     sections += [_setting_section(setting, drawings) for setting in found.settings]
-    sections.append(Section("How to read this", [HOW, CAUTION]))
+    sections.append(Section("How to read this", [HOW, REPEATED, CAUTION]))
     if found.notes:
         sections.append(Section("Left out", [f"{note}." for note in found.notes]))
     seeds = max((s.seeds for one in found.settings for s in one.setting.standings), default=0)
@@ -281,6 +287,7 @@ COLUMNS = (
     "s/round",
     "seeds",
     "mean rank",
+    "runs repeated",
 )
 """Columns of a setting's table; the page of a method has the settings in place of the methods."""
 
@@ -300,6 +307,11 @@ def _table(
     return PageTable(caption, columns, shown, numbers, marked, sortable=True)
 
 
+def _row(setting: BoardSetting, standing: Standing) -> tuple[str, ...]:
+    figures = cells(standing, COLUMNS[1:-1])
+    return _link(standing.method), *figures, setting.repeated[standing.method]
+
+
 def _setting_section(setting: BoardSetting, drawings: Drawings) -> Section:
     """Return the table of a setting, its groups, and the options that all rows share."""
     found = setting.setting
@@ -311,7 +323,7 @@ def _setting_section(setting: BoardSetting, drawings: Drawings) -> Section:
         _table(
             f"{setting.name}: {count(len(found.ranked), 'ranked method')}",
             COLUMNS,
-            [(_link(s.method), *cells(s, COLUMNS[1:])) for s in found.standings],
+            [_row(setting, standing) for standing in found.standings],
             best,
         ),
     ]
@@ -374,7 +386,7 @@ def _method_page(title: str, method: str, found: Leaderboard) -> tuple[Page, Dra
         for setting in found.settings
         if (standing := setting.setting.named(method)) is not None
     ]
-    columns = COLUMNS[2:]
+    columns = COLUMNS[2:-1]
     rows = [
         (
             setting.name,
@@ -449,15 +461,17 @@ def _sources(method: str, there: Sequence[tuple[BoardSetting, Standing]]) -> lis
             source.name,
             source.title or "record of a benchmark",
             source.digest[:16] or "–",
+            "; ".join(source.repeated.values()) or ("no" if source.digest else "–"),
             ", ".join(f"{name} {version}" for name, version in sorted(source.versions.items())),
             _options_text(source),
         )
         for setting, _ in there
         for source in setting.sources[method]
     ]
-    columns = ("setting", "folder or file", "title", "digest", "versions", "options")
+    columns = ("setting", "folder or file", "title", "digest", "repeated here", "versions",
+               "options")  # fmt: skip
     return [
-        PageTable("Where the figures come from", columns, rows, words=frozenset({1, 2, 4, 5})),
+        PageTable("Where the figures come from", columns, rows, words=frozenset({1, 2, 4, 5, 6})),
         *(
             ["Check a published folder: protofl verify DIR --digest DIGEST."]
             if any(row[3] != "–" for row in rows)
@@ -522,6 +536,7 @@ def _values(setting: BoardSetting, standing: Standing) -> dict[str, Any]:
         "groups": standing.groups,
         "best_group": in_best_group(setting, standing),
         "seeds": standing.seeds,
+        "runs_repeated": setting.repeated[standing.method] or None,
         **{name: None if math.isnan(value) else value for name, value in figures.items()},
         "badge": _badge_path(setting, standing.method),
         "page": f"methods/{slug(standing.method)}.html",

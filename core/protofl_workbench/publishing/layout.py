@@ -11,23 +11,68 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from protofl.errors import ProtoflError, UsageError
 from protofl.records.layout import CONFIG
+from protofl.records.layout import DIGESTS as DIGESTS  # exported
+from protofl.records.schema import check
 from protofl.system.files.atomic import parse_json, write_file
+from protofl.system.files.checksums import Damaged, check_plain_file
 
 PUBLICATION = "publication.json"
 """What is published: title, authors, license, runs, plugins, and what is left out."""
 
 ENVIRONMENT, REQUIREMENTS = "environment.json", "requirements.txt"
-DIGESTS, README, CITATION = "SHA256SUMS", "README.md", "CITATION.cff"
-PAGE, PAPERS, CRATE = "index.html", "papers.bib", "ro-crate-metadata.json"
+README, CITATION = "README.md", "CITATION.cff"
+PAGE, PAPERS = "index.html", "papers.bib"
 RUNS, FIGURES, PLUGINS = "runs", "figures", "plugins"
 """Folders of a publication."""
 
 FORMAT = 1
 """Version of the form of `PUBLICATION`."""
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Author(_Form):
+    name: str
+    orcid: Annotated[str, Field(pattern=r"^[0-9X-]{19}$")] = ""
+    affiliation: str = ""
+
+
+class _License(_Form):
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9.+-]*$")]
+    name: str
+    description: str
+    url: Annotated[str, Field(pattern=r"^(https?://[^\s<>()\[\]\\`\"]+)?$")]
+
+
+class _Run(_Form):
+    name: Name
+
+
+class Publication(_Form):
+    """The content of `PUBLICATION`, as far as the runs do not say it."""
+
+    format: Annotated[int, Field(ge=1)]
+    title: str
+    description: str
+    authors: list[_Author]
+    license: _License
+    published: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    publisher: str
+    packages: dict[str, str]
+    drawn_with: dict[str, str]
+    included: list[str]
+    figures: list[str]
+    runs: Annotated[list[_Run], Field(min_length=1)]
 
 
 class Changed(ProtoflError):
@@ -99,14 +144,19 @@ def read_publication(folder: Path) -> dict[str, Any]:
         raise UsageError(
             f"{folder} is not a published folder", near, "give the --out folder of protofl publish"
         )
+    for file in (path, folder / DIGESTS):
+        check_plain_file(file)
     try:
-        values = parse_json(path.read_bytes())
-        assert isinstance(values, dict) and {"format", "runs"} <= values.keys()
-        assert all(Path(run["name"]).name == run["name"] for run in values["runs"])
-    except (ValueError, AssertionError, LookupError, TypeError, OSError) as error:
-        what = str(error) or "a key is missing, or a run has a path as its name"
-        raise UsageError(f"{path} is damaged: {what}") from None
-    if values["format"] > FORMAT:
+        values: dict[str, Any] = parse_json(path.read_bytes())
+    except (ValueError, OSError) as error:
+        raise UsageError(f"{path} is damaged: {error}") from None
+    later = isinstance(values, dict) and values.get("format")
+    if type(later) is not int or later <= FORMAT:
+        check(values, Publication, str(path))
+        names = [run["name"] for run in values["runs"]]
+        if len({*names}) < len(names):
+            raise UsageError(f"{path} is damaged: two runs have one name")
+    else:
         raise UsageError(
             f"{path} has format {values['format']}, and this protofl reads up to {FORMAT}",
             do="install a newer protofl",
@@ -125,7 +175,12 @@ def files_in(folder: Path) -> list[str]:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file; nothing is cached."""
+    """Return the SHA-256 of a file; nothing is cached.
+
+    Raises:
+        Damaged: It is a link, a pipe or a device.
+    """
+    check_plain_file(path)
     with open(path, "rb") as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
@@ -151,11 +206,7 @@ def check_digests(folder: Path) -> Digests:
         read_publication(folder)
     known = _read_digests(folder / DIGESTS)
     there = files_in(folder)
-    changed = [
-        name
-        for name in there
-        if name in known and ((folder / name).is_symlink() or _digest(folder / name) != known[name])
-    ]
+    changed = [name for name in there if name in known and _digest(folder / name) != known[name]]
     return Digests(
         len(known),
         tuple(changed),
@@ -168,19 +219,26 @@ def check_digests(folder: Path) -> Digests:
 def _digest(path: Path) -> str:
     try:
         return sha256(path)
-    except OSError:
+    except (OSError, Damaged):
         return ""
 
 
 def _read_digests(path: Path) -> Mapping[str, str]:
     known: dict[str, str] = {}
-    lines = path.read_bytes().decode("utf-8", errors="replace").splitlines()
-    for number, line in enumerate(lines, 1):
+    check_plain_file(path)
+    *lines, rest = path.read_bytes().decode("utf-8", errors="replace").split("\n")
+    for number, line in enumerate([*lines, *([rest] if rest else [])], 1):
         found = re.fullmatch(r"([0-9a-f]{64})  (.+)", line)
-        if found is None or ".." in Path(found[2]).parts or Path(found[2]).is_absolute():
+        name = found[2] if found else ""
+        fault = ""
+        if not name.isprintable() or ".." in Path(name).parts or name[:1] in ("", "/"):
+            fault = f"line {number} is not the digest of a file"
+        elif name in known:
+            fault = f"line {number} has a second digest of {name}"
+        if fault or not found:
             raise Changed(
-                f"{path.name} is not what was published: line {number} is not the digest of a file",
+                f"{path.name} is not what was published: {fault}",
                 do="get the folder again from where it was published",
             )
-        known[found[2]] = found[1]
+        known[name] = found[1]
     return known

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.records.layout import runs_below
 from protofl.runs.recorded_run import Run
 from protofl.system.files.atomic import parse_json
 from protofl.system.files.home import expand_user
@@ -26,6 +25,8 @@ from protofl.system.files.tables import flat
 from protofl.system.options.table import OPTIONS
 from protofl_workbench.comparing.run_labels import data_name, option_text, recorded_options
 from protofl_workbench.publishing import layout
+from protofl_workbench.publishing.derivation import check_record
+from protofl_workbench.publishing.verification import repeated_here
 from protofl_workbench.reproductions.benchmark.benchmark_records import figures_of
 from protofl_workbench.reproductions.benchmark.standings import BenchmarkSetting, setting_of
 
@@ -51,6 +52,8 @@ class Source:
         digest: Digest of the publication, or empty.
         versions: Versions of protofl, torch and Python.
         options: Options of the method that differ from its defaults or were searched.
+        repeated: Runs that this machine has repeated with ``protofl verify``, and how; of a
+            published folder only.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Source:
     digest: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    repeated: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class BoardSetting:
         chosen: The round that counts: ``validation`` or ``last``.
         sources: {method: sources of its row}.
         plugins: {method: names of the methods that it is made of}, for papers and pages.
+        repeated: {method: how many of its published runs this machine has repeated}: ``1 of 3``;
+            empty for records of a benchmark.
     """
 
     setting: BenchmarkSetting
@@ -77,6 +83,7 @@ class BoardSetting:
     chosen: str
     sources: Mapping[str, tuple[Source, ...]]
     plugins: Mapping[str, tuple[str, ...]]
+    repeated: Mapping[str, str]
 
     @property
     def name(self) -> str:
@@ -107,6 +114,7 @@ class _Row:
     sources: list[Source]
     record: Mapping[str, Any]
     plugins: tuple[str, ...]
+    repeated: list[bool] = field(default_factory=list)
 
 
 def leaderboard(folders: Sequence[str | Path]) -> Leaderboard:
@@ -135,6 +143,7 @@ def leaderboard(folders: Sequence[str | Path]) -> Leaderboard:
         for name, record in sorted(records, key=lambda each: "runs" not in each[1]):
             _add_record(name, record, settings, about)
         for publication in publications:
+            layout.read_publication(publication)
             layout.check_digests(publication).require(publication)
         _add_runs(path, publications, settings, about, notes)
     result, taken = [], set[str]()
@@ -161,6 +170,10 @@ def _setting(
         chosen,
         {label: tuple(row.sources) for label, row in labels.items()},
         {label: row.plugins for label, row in labels.items()},
+        {
+            label: f"{sum(row.repeated)} of {len(row.repeated)}" if row.repeated else ""
+            for label, row in labels.items()
+        },
     )
 
 
@@ -278,13 +291,14 @@ def _add_runs(
     for publication in publications:
         values = layout.read_publication(publication)
         digest = layout.sha256(publication / layout.DIGESTS)
+        repeated = repeated_here(digest)
         place = publication.relative_to(folder).as_posix()
         name = publication.resolve().name if place == "." else place
-        found += [
-            (run, name, values, digest)
-            for run in map(Run.of, runs_below(publication / layout.RUNS))
-        ]
-    for run, name, values, digest in found:
+        for one in values["runs"]:
+            run = Run.of(publication / layout.RUNS / one["name"])
+            check_record(one["name"], run)
+            found.append((run, name, values, digest, repeated))
+    for run, name, values, digest, repeated in found:
         if not all("client_accuracies" in row for row in run.rows if row.test_accuracy is not None):
             notes.append(f"{name}, {run.folder.name}: has no accuracies of clients to compare")
             continue
@@ -293,7 +307,9 @@ def _add_runs(
         key = json.dumps(["run", options], sort_keys=True, default=str)
         about.setdefault(key, (_title(run), options, chosen))
         own = method_options(run)
-        source = Source(name, str(values["title"]), digest, run.config["versions"], own)
+        own_runs = {k: outcome for k, outcome in repeated.items() if k == run.folder.name}
+        versions = run.config["versions"]
+        source = Source(name, str(values["title"]), digest, versions, own, own_runs)
         code = next((p.get("code") for p in run.config["plugins"] if p["kind"] == "method"), "")
         rows = settings.setdefault(key, {}).setdefault(run.name, [])
         row = next((r for r in rows if r.options == {**own, "code": code}), None)
@@ -303,6 +319,7 @@ def _add_runs(
             row = _Row(run.name, {**own, "code": code}, [], [], lr, methods)
             rows.append(row)
         there = {one["seed"] for one in row.runs}
+        row.repeated.append(run.folder.name in repeated)
         for trial in run.trials:
             figures = figures_of(run, trial, chosen)
             if figures["seed"] in there:

@@ -1,7 +1,7 @@
 """`publish`: finished runs as one folder that a paper can point to.
 
 The folder has the records and configurations of the runs, the environment, the source of plugins
-that are not installed, figures, a page, the papers to cite, an RO-Crate, and digests of all files.
+that are not installed, figures, a page, the papers to cite, and digests of all files.
 It has no weights, no data and no facts about the machine but those on which results depend.
 """
 
@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,42 +21,30 @@ from typing import Any
 
 from protofl.errors import UsageError, unknown
 from protofl.hooks.discovery.registry import Registry
-from protofl.records.layout import CONFIG, METRICS, PARTITION, PREPARATION, SUMMARY
+from protofl.records.layout import CONFIG, METRICS, OWN, PARTITION, PREPARATION, SUMMARY
 from protofl.records.result import Result
 from protofl.runs.recorded_run import Run
 from protofl.system.files.atomic import write_file, write_json
+from protofl.system.files.checksums import check_plain
 from protofl.system.files.home import expand_user
-from protofl.system.formatting import count
-from protofl.system.machine import recorded_facts
 from protofl.system.sources import digest_of_code
 from protofl.system.version import __version__, versions
 from protofl_workbench.comparing.run_groups import RunLike, runs_in
 from protofl_workbench.publishing import layout
-from protofl_workbench.publishing.crate import write_crate
-from protofl_workbench.publishing.figures import check_figures, draw_figures
+from protofl_workbench.publishing.derivation import (
+    OPTIONAL,
+    check_record,
+    described,
+    draw,
+    drawn_with,
+    inside,
+    write_texts,
+)
+from protofl_workbench.publishing.figures import check_figures
 from protofl_workbench.publishing.licenses import license_of
 from protofl_workbench.publishing.papers import Paper, bibliography, own_paper, papers_of
-from protofl_workbench.publishing.read_me import citation, read_me
+from protofl_workbench.publishing.read_me import read_me
 from protofl_workbench.publishing.scrubbing import Scrubber
-from protofl_workbench.reporting.page import report
-
-OPTIONAL = {
-    "weights": "weights of server and clients that a run has kept (they reveal much of the data)",
-    "predictions": "recorded predictions, with the true class of every test sample",
-    "preparation": "preparation of raw samples: statistics and vocabulary of the data",
-    "client-names": "names that the data give the clients",
-}
-"""What is published only if it is asked for."""
-
-NEVER = (
-    "data",
-    "observations and recorded uploads, from which samples can be reconstructed",
-    "results of attacks (protofl leak)",
-    "keys of trackers",
-    "checkpoints for resuming",
-    "paths, user and host names",
-)
-"""What is never published."""
 
 COPIED = (METRICS, SUMMARY, PARTITION)
 
@@ -147,20 +134,27 @@ def publish(
         sources = _Sources(part)
         for name, run in names.items():
             _write_run(part, name, run, include, scrubber, sources)
-        values = _about(names, sources, include, title, description, people, given_license)
-        papers = _papers(names, note)
-        write_file(part / layout.PAPERS, bibliography(papers))
-        _write_environment(part, names, scrubber, note)
-        with _inside(part):
-            copies = [Run.of(Path(layout.RUNS) / name) for name in names]
-            draw_figures(copies, Path(layout.FIGURES), figures, note)
-            report(copies, layout.PAGE, title=values["title"])
-        if people:
-            write_file(part / layout.CITATION, citation(values))
-        write_json(part / layout.PUBLICATION, values)
+        claims: dict[str, Any] = {
+            "title": title,
+            "description": description,
+            "authors": people,
+            "license": given_license,
+            "published": f"{datetime.now(timezone.utc):%Y-%m-%d}",
+            "publisher": f"protofl {__version__}",
+            "packages": _packages(names, note),
+            "included": sorted(include),
+            "figures": [*figures],
+        }
+        with inside(part):
+            copies = {name: Run.of(Path(layout.RUNS) / name) for name in names}
+            for name, run in copies.items():
+                check_record(name, run)
+            claims["drawn_with"] = drawn_with(copies.values(), title)
+            values = described(copies, claims)
+            draw(copies, values, part, note)
+        write_file(part / layout.PAPERS, bibliography(_papers(names, note)))
+        write_texts(copies, values, part)
         write_file(part / layout.README, read_me(values, layout.files_in(part)))
-        times = {name: _times(run) for name, run in names.items()}
-        write_crate(part, values, times, papers)
         scrubber.check(part, sources.origins)
         digest = layout.write_digests(part)
         if target.exists():
@@ -188,6 +182,7 @@ def check_publishable(runs: Sequence[Run]) -> None:
             protofl, torch or a plugin's code.
     """
     for run in runs:
+        check_plain(run.folder, OWN)  # a link may lead to a private file
         if run.problem:
             raise UsageError(run.problem, do=f"leave out {run.folder}, or do the run again")
         if not run.finished:
@@ -309,22 +304,28 @@ class _Sources:
         """
         target, _, inner = place.rpartition(":")
         path = _file_of(target)
+        if not code:
+            raise UsageError(
+                f"the digest of the code of {label} is not recorded",
+                do="do the run again, or leave it out",
+            )
         if path is None or not path.is_file():
             raise UsageError(
                 f"the source of {label} is missing: {target}",
                 do="restore the file, or leave the run out",
             )
-        if code and digest_of_code(path) != code:
+        if digest_of_code(path) != code:
             raise UsageError(
                 f"{path} has changed since the run with {label}",
                 f"its code had the digest {code} and has {digest_of_code(path)}",
                 "restore the file, or do the run again",
             )
         if path not in self._written:
-            name, number = f"{layout.PLUGINS}/{path.name}", 1
+            stem = re.sub(r"[^\w.-]+", "-", path.stem).strip("-.") or "plugin"
+            name, number = f"{layout.PLUGINS}/{stem}.py", 1
             while name in self.origins:
                 number += 1
-                name = f"{layout.PLUGINS}/{path.stem}_{number}.py"
+                name = f"{layout.PLUGINS}/{stem}_{number}.py"
             (self._folder / layout.PLUGINS).mkdir(exist_ok=True)
             shutil.copyfile(path, self._folder / name)
             self._written[path], self.origins[name] = name, str(path)
@@ -415,90 +416,7 @@ def _write_weights(run: Run, folder: Path) -> None:
                 save_file(kept, place / f"client-{client:05d}.safetensors")
 
 
-def _times(run: Run) -> tuple[str, str, float]:
-    first, last = run.rows[0], run.rows[-1]
-    return str(first.time), str(last.time), float(first.seconds["total"])
-
-
 # --- files about all runs -------------------------------------------------------------------------
-
-
-def _about(
-    names: Mapping[str, Run],
-    sources: _Sources,
-    include: Sequence[str],
-    title: str,
-    description: str,
-    people: Sequence[Mapping[str, str]],
-    license: Mapping[str, str],
-) -> dict[str, Any]:
-    """Return the content of ``publication.json``."""
-    runs = [_about_run(name, run, sources) for name, run in names.items()]
-    methods = list(dict.fromkeys(run["method"] for run in runs))
-    data = list(dict.fromkeys(run["dataset"] for run in runs))
-    plain = f"{', '.join(methods[:4])}{' and more' * (len(methods) > 4)} on {', '.join(data)}"
-    plugins = {
-        (p["kind"], p["name"]): dict(p) for run in names.values() for p in run.config["plugins"]
-    }
-    for (kind, name), plugin in plugins.items():
-        label = f"{kind}/{name}"
-        for run, about in zip(names.values(), runs, strict=True):
-            if label in run.config.get("classes", {}):
-                plugin["source"] = about["places"][label]
-    for about in runs:
-        del about["places"]
-    return {
-        "format": layout.FORMAT,
-        "title": title or f"Federated learning with {plain}",
-        "description": description or f"Records of {count(len(runs), 'run')} of protofl: {plain}.",
-        "authors": [*people],
-        "license": dict(license),
-        "published": f"{datetime.now(timezone.utc):%Y-%m-%d}",
-        "publisher": f"protofl {__version__}",
-        "versions": dict(next(iter(names.values())).config["versions"]),
-        "runs": runs,
-        "plugins": [*plugins.values()],
-        "included": sorted(include),
-        "left_out": [
-            *(f"{word}: {text}" for word, text in OPTIONAL.items() if word not in include),
-            *NEVER,
-        ],
-    }
-
-
-def _about_run(name: str, run: Run, sources: _Sources) -> dict[str, Any]:
-    config = run.config
-    summary = run.summary or {}
-    codes = {f"{p['kind']}/{p['name']}": p.get("code", "") for p in config["plugins"]}
-    places = {
-        label: sources.place(label, place, codes.get(label, ""))
-        for label, place in config.get("classes", {}).items()
-    }
-    files = sorted({place.rpartition(":")[0] for place in places.values()})
-    dataset = Scrubber().option(str(config["dataset"]))
-    words = [f"protofl run --config {layout.RUNS}/{name}/{CONFIG}"]
-    words += [f"--trust-code {file}" for file in files]
-    mean = summary.get("mean", {})
-    figures = ("best_test_accuracy", "final_test_accuracy", "validation_selected_test_accuracy")
-    return {
-        "name": name,
-        "method": run.name,
-        "models": Scrubber().option(str(config["models"])),
-        "dataset": dataset,
-        "data": config["data"]["digest"],
-        "clients": config["clients"],
-        "rounds": config["rounds"],
-        "trials": config["trials"],
-        "seed": config["seed"],
-        "device": config["device"],
-        "seconds": round(sum(float(row.seconds["total"]) for row in run.rows), 3),
-        "identity": run.identity,
-        "command": " ".join(words),
-        "files": dict(config.get("files", {})),
-        "sources": files,
-        "places": places,
-        **{key: mean.get(key, summary.get(key)) for key in figures if key in summary},
-    }
 
 
 def _papers(names: Mapping[str, Run], note: Callable[[str], None]) -> list[Paper]:
@@ -540,39 +458,12 @@ def _allowed(classes: Mapping[str, str]) -> dict[str, str]:
     return {label: place for label, place in classes.items() if is_allowed(place)}
 
 
-def _write_environment(
-    folder: Path, names: Mapping[str, Run], scrubber: Scrubber, note: Callable[[str], None]
-) -> None:
-    """Write what is known about software and machines of the runs, and versions of packages."""
-    runs = {
-        name: {
-            **recorded_facts(run.config),
-            "device": run.config["device"],
-            "engine": run.config["engine"],
-            **{k: run.config[k] for k in ("arithmetic",) if k in run.config},
-        }
-        for name, run in names.items()
-    }
-    recorded = next(iter(names.values())).config["versions"]
-    here = versions()
-    same = all(recorded.get(name) == here[name] for name in ("protofl", "torch"))
-    packages = _packages(names) if same else {}
-    write_json(
-        folder / layout.ENVIRONMENT,
-        scrubber.values({"runs": runs, "packages_when_published": packages}),
-    )
-    pins = dict(packages) or {name: str(recorded[name]) for name in ("protofl", "torch")}
-    if not same:
-        note("versions of further packages are left out: the runs were made with other versions")
-    lines = [
-        f"# Python {recorded['python']}. Local parts of versions (+cpu, +cu126) are left out.",
-        *(f"{name}=={version.partition('+')[0]}" for name, version in sorted(pins.items())),
-    ]
-    write_file(folder / layout.REQUIREMENTS, "\n".join(lines) + "\n")
-
-
-def _packages(names: Mapping[str, Run]) -> dict[str, str]:
+def _packages(names: Mapping[str, Run], note: Callable[[str], None]) -> dict[str, str]:
     """Return the versions of protofl's dependencies and of the packages with plugins."""
+    recorded, here = next(iter(names.values())).config["versions"], versions()
+    if any(recorded.get(name) != here[name] for name in ("protofl", "torch")):
+        note("versions of further packages are left out: the runs were made with other versions")
+        return {name: str(recorded[name]) for name in ("protofl", "torch")}
     wanted = {str(p["distribution"]) for run in names.values() for p in run.config["plugins"]} - {
         "this program"
     }
@@ -586,14 +477,3 @@ def _packages(names: Mapping[str, Run]) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:  # not needed by this version of Python
             continue
     return found
-
-
-@contextmanager
-def _inside(folder: Path) -> Iterator[None]:
-    """Make a folder the current one, so that figures and pages name paths inside it only."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)

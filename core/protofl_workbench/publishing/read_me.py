@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from protofl.system.formatting import count
+from protofl.system.formatting import count, visible
 from protofl_workbench.publishing import layout
 
 
@@ -17,23 +19,26 @@ def read_me(values: Mapping[str, Any], files: Sequence[str]) -> str:
         values: The content of ``publication.json``.
         files: The files of the folder so far.
     """
-    people = ", ".join(author["name"] for author in values["authors"])
+    people = ", ".join(plain(author["name"]) for author in values["authors"])
     about = [f"Published on {values['published']}" + (f" by {people}" if people else "") + "."]
     given = values["license"]
     about.append(
-        f"License: [{given['name']}]({given['url']})." if given["url"] else given["description"]
+        f"License: [{plain(given['name'])}]({given['url']})."
+        if given["url"]
+        else plain(given["description"])
     )
     rows = [
-        f"| `{run['name']}` | {run['method']} | {run['models']} | {run['dataset']} | "
+        f"| `{run['name']}` | {plain(run['method'])} | {plain(run['models'])} | "
+        f"{plain(run['dataset'])} | "
         f"{_extent(run)} | {run['seed']} | {_percent(run.get('final_test_accuracy'))} | "
         f"{run['seconds']:,.1f} |"
         for run in values["runs"]
     ]
     versions = values["versions"]
     lines = [
-        f"# {values['title']}",
+        f"# {plain(values['title'])}",
         "",
-        values["description"],
+        plain(values["description"]),
         "",
         " ".join(about),
         "",
@@ -53,15 +58,17 @@ def read_me(values: Mapping[str, Any], files: Sequence[str]) -> str:
         f"sha256sum --check {layout.DIGESTS}",
         "```",
         "",
-        "protofl also finds files that were added, and does the cheapest run again:",
+        "protofl also compares summaries, page and figures with the rows of the runs, and does a "
+        "run again that it draws at random:",
         "",
         "```bash",
-        f"pip install protofl=={versions['protofl']}",
+        f"pip install {shlex.quote('protofl==' + _word(versions['protofl']))}",
         "protofl verify .",
         "```",
         "",
-        f"The runs were made with protofl {versions['protofl']}, torch {versions['torch']} and "
-        f"Python {versions['python']} (`{layout.ENVIRONMENT}`, `{layout.REQUIREMENTS}`). With the "
+        f"The runs were made with protofl {plain(versions['protofl'])}, torch "
+        f"{plain(versions['torch'])} and Python {plain(versions['python'])} "
+        f"(`{layout.ENVIRONMENT}`, `{layout.REQUIREMENTS}`). With the "
         "same version of torch on the same type of processor, a repeated run has the same figures "
         "to the last bit.",
         "",
@@ -86,6 +93,19 @@ def read_me(values: Mapping[str, Any], files: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def plain(text: str) -> str:
+    """Return a text of others for Markdown: no markup, no HTML, no links, no control characters."""
+    line = " ".join(visible(text).split())
+    return re.sub(
+        r"[^\w ,.:%×-]|_|\.(?=[^\W\d])|:(?=\S)|^-", lambda sign: f"&#{ord(sign[0])};", line
+    )
+
+
+def _word(text: str) -> str:
+    """Return a word of others for a command: one line without control characters and backquotes."""
+    return " ".join(visible(text).replace("`", "'").split())
+
+
 def _extent(run: Mapping[str, Any]) -> str:
     return f"{run['trials']} × {run['rounds']}" if run["trials"] > 1 else f"{run['rounds']}"
 
@@ -97,15 +117,17 @@ def _percent(value: float | None) -> str:
 def _commands(values: Mapping[str, Any]) -> list[str]:
     """Return how each run is repeated by hand, in this folder."""
     lines = ["To repeat a run by hand, in this folder:", "", "```bash"]
-    lines += [run["command"] for run in values["runs"]]
+    lines += [_word(run["command"]) for run in values["runs"]]
     lines += ["```"]
     files = sorted({run["dataset"] for run in values["runs"] if ":" in run["dataset"]})
     if files:
-        names = ", ".join(f"`{name}`" for name in files)
+        names = ", ".join(map(plain, files))
+        first = _word(files[0])
+        place = shlex.quote(f"{first}={first.partition(':')[0]}:PATH")
         lines += [
             "",
             f"The data are not part of this folder. Give the place of {names} with `--dataset`: "
-            f"`protofl verify . --dataset {files[0]}={files[0].partition(':')[0]}:PATH`. "
+            f"`protofl verify . --dataset {place}`. "
             "`publication.json` has their digests.",
         ]
     if any(run["sources"] for run in values["runs"]):
@@ -133,11 +155,7 @@ def _contents(files: Sequence[str]) -> list[str]:
         number = f" ({count(len(inside), 'file')})" if name.endswith("/") else ""
         if inside:
             lines.append(f"- `{name}`: {text}{number}")
-    return [
-        *lines,
-        f"- `{layout.CRATE}`: this folder as an RO-Crate",
-        f"- `{layout.DIGESTS}`: digests",
-    ]
+    return [*lines, f"- `{layout.DIGESTS}`: digests"]
 
 
 def citation(values: Mapping[str, Any]) -> str:

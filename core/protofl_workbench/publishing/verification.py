@@ -1,31 +1,40 @@
-"""`verify`: check the digests of a published folder, and do one of its runs again.
+"""`verify`: check a published folder, and do one of its runs again.
+
+Digests only show that nobody changed the folder since somebody wrote ``SHA256SUMS``. So rows,
+summaries, page and figures are compared with what follows from the configuration and the rows
+(`derivation`). Whether the rows are those of the run is known only for a run that is repeated.
 
 A repeated run must have the same figures to the last bit if torch, the type of processor and the
 code of all plugins are those of the published run (docs/background/results.md, Repeatability).
-Otherwise its accuracies may differ by a tolerance, and the result says what differs.
+Otherwise its accuracies may differ by a tolerance, and the result says what differs. The verifier
+draws the run, because an author who knows which run is repeated can change the others.
 """
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError, unknown
 from protofl.federation import events
-from protofl.records.layout import CONFIG
+from protofl.records.layout import CONFIG, PARTITION
 from protofl.runs.identity import file_digests
 from protofl.runs.python_api import run_named
 from protofl.runs.recorded_run import Run
 from protofl.system.consent import check_recorded
-from protofl.system.files.atomic import parse_json, write_json
+from protofl.system.files.atomic import default_data_dir, parse_json, regular_file, write_json
 from protofl.system.files.home import expand_user
+from protofl.system.formatting import count
 from protofl.system.machine import recorded_facts
 from protofl.system.options.table import UNRECORDED
 from protofl_workbench.comparing.run_difference import run_difference
 from protofl_workbench.publishing import layout
+from protofl_workbench.publishing.derivation import check_derived
 
 if TYPE_CHECKING:
     from protofl.federation.plan import Plan
@@ -41,35 +50,59 @@ class Repeated:
     Attributes:
         name: The run.
         rounds: Number of compared rounds, of all trials.
+        of: Number of rounds that the published run has.
         exact: True if the figures had to be equal to the last bit.
         reasons: What differs between the published run and this one, if they need not be equal.
         equal_rounds: Number of rounds from the first on that are equal to the last bit.
-        largest: Largest difference of the test accuracy in a compared round.
+        largest: Largest difference of the test accuracy in a compared round; None if no round has
+            an accuracy in both.
         tolerance: The tolerance for ``largest`` if the figures need not be equal.
         accuracy: The published test accuracy of the last compared round.
         accuracy_here: That of the repeated run.
         first: Figures that differ in the first round that is not equal: (name, published, here).
+        facts: Facts about data, split and models that differ: (name, published, here).
         seconds: Seconds of the repeated rounds.
     """
 
     name: str
     rounds: int
+    of: int
     exact: bool
     reasons: tuple[str, ...]
     equal_rounds: int
-    largest: float
+    largest: float | None
     tolerance: float
     accuracy: float | None
     accuracy_here: float | None
     first: tuple[tuple[str, Any, Any], ...]
+    facts: tuple[tuple[str, Any, Any], ...]
     seconds: float
 
     @property
     def confirmed(self) -> bool:
         """True if the repeated run has the published figures."""
-        if self.exact:
-            return self.equal_rounds == self.rounds
-        return self.equal_rounds == self.rounds or self.largest <= self.tolerance
+        within = not self.exact and self.largest is not None and self.largest <= self.tolerance
+        return not self.facts and (self.equal or within)
+
+    @property
+    def equal(self) -> bool:
+        """True if at least one round was compared, and all are equal to the last bit."""
+        return self.equal_rounds == self.rounds > 0
+
+    @property
+    def outcome(self) -> str:
+        """A line that says what was compared, and how."""
+        rounds = f"{self.name}, {self.rounds} of {count(self.of, 'round')}"
+        if not self.confirmed:
+            return f"{rounds}: other figures here"
+        if self.equal:
+            return f"{rounds}: equal to the last bit"
+        assert self.largest is not None
+        return (
+            f"{rounds}: not compared to the last bit, because {'; '.join(self.reasons)}; only test "
+            f"accuracies were compared, and differ by at most {100 * self.largest:.2f} of "
+            f"{100 * self.tolerance:g} allowed points"
+        )
 
 
 @dataclass(frozen=True)
@@ -81,17 +114,42 @@ class Verification:
         digests: Its files against their digests.
         repeated: The repeated run; None if none was asked for.
         values: The content of ``publication.json``.
+        not_checked: What was not checked, besides the runs that were not repeated.
     """
 
     folder: Path
     digests: layout.Digests
     repeated: Repeated | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
+    not_checked: tuple[str, ...] = ()
 
     @property
     def confirmed(self) -> bool:
-        """True if all files and the repeated run are as published."""
+        """True if nothing that was checked differs, which without a repeated run says little."""
         return self.digests.whole and (self.repeated is None or self.repeated.confirmed)
+
+    @property
+    def not_repeated(self) -> list[str]:
+        """Names of the runs of which no round was repeated."""
+        done = self.repeated and self.repeated.name
+        return [name for about in self.values["runs"] if (name := about["name"]) != done]
+
+    @property
+    def outcome(self) -> str:
+        """A paragraph that says what was checked, and what was not."""
+        every = len(self.values["runs"])
+        if self.repeated is None:
+            start = (
+                f"not verified: no run was repeated, so the rows of {count(every, 'run')} are what "
+                "the author says. Digests are right, and all else that was checked follows "
+                "from the rows."
+            )
+        else:
+            word = "verified" if self.repeated.equal else "within the tolerance"
+            word = word if self.confirmed else "not confirmed"
+            start = f"{word}: repeated 1 of {count(every, 'run')}: {self.repeated.outcome}."
+        left = f" Not repeated: {', '.join(self.not_repeated)}." if self.not_repeated else ""
+        return f"{start}{left} Not checked: {'; '.join(self.not_checked)}."
 
 
 def verify(
@@ -109,12 +167,12 @@ def verify(
     follow: events.Progress = lambda event: None,
     note: Callable[[str], None] = lambda line: None,
 ) -> Verification:
-    """Check a published folder: the digests of all files, and one run that is done again.
+    """Check a published folder: its files against digests and rows, and one run that is repeated.
 
     Args:
         folder: The folder, wherever it is now.
-        run: Name of the run; by default the one that took the fewest seconds.
-        start: False to check digests only.
+        run: Name of the run; by default one is drawn at random.
+        start: False to repeat no run.
         rounds: Repeat only the first rounds of the first trial.
         datasets: {data set as published: place}: ``{"npz:set.npz": "npz:/data/set.npz"}``.
         files: {option: path} of further files: ``{"init": "/data/weights.safetensors"}``.
@@ -126,15 +184,16 @@ def verify(
         note: Takes a line about each step.
 
     Returns:
-        The result. The repeated run may have other figures: see `Verification.confirmed`.
+        The result. The repeated run may have other figures: see `Verification.confirmed`, and
+        `Verification.outcome` for what was compared.
 
     Raises:
-        Changed: A file was changed, is missing or was added.
+        Changed: A file was changed, is missing or was added, or does not follow from the rows.
         UsageError: The folder is not a published one, the run is unknown, its data are missing or
             others, or the code of a plugin in the folder has no consent.
 
     Examples:
-        >>> pf.verify("published").confirmed  # doctest: +SKIP
+        >>> pf.verify("published").outcome  # doctest: +SKIP
     """
     path = expand_user(folder)
     values = layout.read_publication(path)
@@ -148,20 +207,49 @@ def verify(
     names = [str(about["name"]) for about in values["runs"]]
     if run is not None and run not in names:
         raise unknown("run", run, names, f"see: protofl runs list {folder}")
+    unchecked = tuple(check_derived(path, values))
     if not start:
-        return Verification(path, digests, None, values)
-    about = min(
-        (a for a in values["runs"] if run in (None, a["name"])), key=lambda a: float(a["seconds"])
-    )
-    note(f"all {digests.files} files are as published")
-    note(f"{about['name']}: took {about['seconds']:,.1f} s when it was published")
+        return Verification(path, digests, None, values, unchecked)
+    about = secrets.choice([a for a in values["runs"] if run in (None, a["name"])])
+    note(f"all {digests.files} files have their digests, and follow from the rows")
+    drawn = f", drawn at random from {count(len(names), 'run')} (--run chooses)" if not run else ""
+    note(f"repeating {about['name']}{drawn}; its record says {about['seconds']:,.1f} s")
     options = _options(path, about, datasets or {}, files or {}, values)
     if device is not None:
         options["device"] = device
     if rounds is not None:
         options |= {"rounds": min(rounds, int(options["rounds"])), "trials": 1}
     repeated = _repeat(path, about, options, tolerance, data_dir, follow)
-    return Verification(path, digests, repeated, values)
+    if repeated.confirmed:
+        _remember(digests.digest, repeated)
+    return Verification(path, digests, repeated, values, unchecked)
+
+
+def repeated_here(digest: str) -> dict[str, str]:
+    """Return {run: outcome} of the runs of a publication that this machine has repeated.
+
+    Args:
+        digest: The digest of the publication.
+    """
+    with suppress(OSError, ValueError, AttributeError):
+        known = parse_json(regular_file(_memory()).read_bytes()).get(digest, {})
+        return {str(name): str(outcome) for name, outcome in known.items()}
+    return {}
+
+
+def _remember(digest: str, repeated: Repeated) -> None:
+    """Record a repeated run for `repeated_here`, outside the published folder."""
+    known: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
+        known = parse_json(regular_file(_memory()).read_bytes())
+    with suppress(OSError):
+        _memory().parent.mkdir(parents=True, exist_ok=True)
+        now = {**repeated_here(digest), repeated.name: repeated.outcome}
+        write_json(_memory(), {**(known if isinstance(known, dict) else {}), digest: now})
+
+
+def _memory() -> Path:
+    return expand_user(default_data_dir()) / "verified.json"
 
 
 def _options(
@@ -291,26 +379,46 @@ def _compared(name: str, published: Run, here: Run, tolerance: float) -> Repeate
     reasons = _reasons(published.config, here.config)
     rows = {(row.trial, row.round): row for row in published.rows}
     shared = [(rows[key], row) for row in here.rows if (key := (row.trial, row.round)) in rows]
-    apart = [
-        abs(one.test_accuracy - two.test_accuracy)
+    scored = [
+        (one.test_accuracy, two.test_accuracy)
         for one, two in shared
         if one.test_accuracy is not None and two.test_accuracy is not None
     ]
-    scored = [pair for pair in shared if pair[0].test_accuracy is not None]
-    last = scored[-1] if scored else None
+    one_sided = sum((o.test_accuracy is None) != (t.test_accuracy is None) for o, t in shared)
+    asked = {key for key in rows if key[0] < here.config["trials"]}
+    asked = {key for key in asked if key[1] < here.config["rounds"]}
+    facts = _facts(published, here)
+    if asked != {(row.trial, row.round) for row in here.rows}:
+        facts.append(("rounds", len(asked), len(here.rows)))
     return Repeated(
         name,
         difference.shared_rounds,
+        len(published.rows),
         not reasons,
         tuple(reasons),
         difference.equal_rounds,
-        max(apart, default=0.0),
+        max((abs(one - two) for one, two in scored), default=None) if not one_sided else None,
         tolerance,
-        last[0].test_accuracy if last else None,
-        last[1].test_accuracy if last else None,
+        scored[-1][0] if scored else None,
+        scored[-1][1] if scored else None,
         tuple(difference.first),
+        tuple(facts),
         sum(float(row.seconds["total"]) for row in here.rows),
     )
+
+
+def _facts(published: Run, here: Run) -> list[tuple[str, Any, Any]]:
+    """Return the facts about data, models and splits that differ."""
+    keys = ("data", "layout", "architectures", "depends_on")
+    facts = [(key, published.config.get(key), here.config.get(key)) for key in keys]
+    splits = []
+    for run in (published, here):
+        record: dict[str, Any] = {"trials": [], **(run.partition or {})}
+        each = [{**record, "trials": []}, *record["trials"]]
+        splits.append([{k: v for k, v in one.items() if k != "client_names"} for one in each])
+    if splits[0][: len(splits[1])] != splits[1]:
+        facts.append((PARTITION, "another split", "the split of these data"))
+    return [(name, one, two) for name, one, two in facts if one != two]
 
 
 def _reasons(published: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -80,7 +80,7 @@ def report(
     """
     drawings = Drawings()
     foot = f"Made by protofl {__version__} on {datetime.now():%Y-%m-%d at %H:%M}."
-    page = _page(runs, drawings, foot, baseline, labels, order, note)
+    page = page_about(runs, drawings, foot, baseline, labels, order, note)
     page.title = title or page.title
     text = html_of(page, drawings)
     if out is not None:
@@ -88,14 +88,14 @@ def report(
     return text
 
 
-def _page(
+def page_about(
     about: RunLike | Iterable[RunLike] | ReproductionResult,
     drawings: Drawings,
     foot: str,
-    baseline: str,
-    labels: Labels,
-    order: str | Sequence[str],
-    note: Callable[[str], None],
+    baseline: str = "",
+    labels: Labels = (),
+    order: str | Sequence[str] = (),
+    note: Callable[[str], None] = lambda line: None,
 ) -> Page:
     """Return the page of a reproduction, of one run, or of several runs."""
     if not isinstance(about, (Run, Result, str, Path, Iterable)):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import colorsys
-import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -274,9 +273,10 @@ def animated(figures: Sequence[Figure]) -> tuple[str, str]:
 
 
 def _pixels(figure: Figure) -> str:
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=160, metadata={"Software": None})
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    from protofl_workbench.plots.figure_files import drawn
+
+    content = drawn(figure, "png", transparent=False, **{"savefig.dpi": 160})
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
 def in_the_dark(colour: str) -> str:

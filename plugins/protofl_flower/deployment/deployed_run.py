@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import protofl as pf
+from protofl.runs.recipes import with_recipe
 from protofl.system.files.atomic import write_json
 from protofl.system.files.home import expand_user
 from protofl_flower.deployment.federation_file import FILE, Federation, read_federation
@@ -40,6 +41,9 @@ def start(
         raise pf.UsageError("the federation has no site", do="add one: protofl deploy add-site")
     run = _name(federation, place, resume=resume)
     federation_options = {} if resume else options_of(federation, options)
+    if not resume and "transforms" not in options:  # a recipe's; nodes must know them first
+        transforms = with_recipe(dict(options)).get("transforms", [])
+        federation_options |= {"transforms": transforms} if transforms else {}
     submit(
         federation,
         run,

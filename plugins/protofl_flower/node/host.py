@@ -29,7 +29,8 @@ import protofl as pf
 from protofl_flower.fingerprints import changes_of, facts_of
 from protofl_flower.node.client_files import NodeFiles, Stale
 from protofl_flower.node.local_data import LocalData
-from protofl_flower.node.policy import Policy, plan_here
+from protofl_flower.node.noise_secret import node_secret, secret_of
+from protofl_flower.node.policy import Policy, check_tell, plan_here
 from protofl_flower.protocol import framing, messages
 from protofl_flower.protocol.messages import Answer, MalformedMessage
 
@@ -55,10 +56,12 @@ class Node:
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        self._runs = folder / "runs"
+        self._runs, self._secret = folder / "runs", node_secret(folder)
         self._machine_options, self._clients, self._policy = read_settings(folder, settings)
         place = Path(self._machine_options["data_dir"])
         self._data = LocalData.read(settings.get("data"), sorted(self._clients), place)
+        required = pf.backends.installed_transforms(self._policy.required or ())
+        check_tell(self._data, required)
         self._digest, self._run, self._trial, self._plan = "", "", -1, ""
         self._host: pf.backends.Host | None = None
         self._files: NodeFiles | None = None
@@ -71,7 +74,7 @@ class Node:
         try:
             asked = messages.read(text)
             if "sizes" in asked:
-                return json.dumps({"sizes": self._sizes(asked["sizes"])}), []
+                return json.dumps({"sizes": self._sizes(asked)}), []
             check_request(asked)
             if asked.get("plan") != self._digest and "text" not in asked:
                 return json.dumps({"lacks": "plan"}), []
@@ -97,12 +100,14 @@ class Node:
         fresh = asked.get("fresh") is True
         return messages.response([self._answer(job, blobs, fresh) for job in asked["jobs"]])
 
-    def _sizes(self, form: Any) -> dict[str, Any]:  # noqa: ANN401 - as it came
+    def _sizes(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Tell what the operator allows of the sizes of this node's data.
 
         Raises:
-            UsageError: The node has no data of its own.
+            UsageError: The node has no data of its own, or tells more than a transform of the run
+                allows.
         """
+        form, names = asked["sizes"], asked.get("transforms", [])
         if self._data is None:
             raise pf.UsageError(
                 "this node has no data of its own",
@@ -110,6 +115,9 @@ class Node:
             )
         if not isinstance(form, dict):
             raise MalformedMessage(f"sizes is {messages.shown(form)}, expected a table")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise MalformedMessage(f"transforms is {messages.shown(names)}, expected names")
+        check_tell(self._data, pf.backends.installed_transforms(names))
         with private_errors():
             return self._data.sizes(form)
 
@@ -123,7 +131,9 @@ class Node:
         self._private = data is None and ":" in str(json.loads(here)["dataset"])
         with self._words():
             plan = pf.backends.Plan.from_json(here, data)
-        self._host, self._facts = pf.backends.Host(plan), facts_of(plan)
+        # Again, because a server may ask for sizes without naming the transforms.
+        check_tell(self._data, {m.name: m.plugin for m in plan.composition.transforms})
+        self._host, self._facts = pf.backends.Host(plan, secret=self._secret), facts_of(plan)
         self._host.warm_up()
         self._plan, self._digest = here, messages.digest_of(text)
 
@@ -153,6 +163,9 @@ class Node:
         client = header["client"]
         try:
             notes = self._set(client, asked.get("base"), fresh)
+            # Uploads of two runs, plans or states must not have equal noise: it would cancel.
+            base = "" if notes else str(asked.get("base"))  # a lost state began anew
+            self._host.secret = secret_of(self._secret, self._run, self._digest, base)
             reply = self._host.handle(job)
             reply.notes += notes
             if reply.header()["kind"] == "TrainReply":

@@ -1,8 +1,8 @@
 """The samples of a node's clients, from the data set that its ``node.toml`` names.
 
 Nothing of them leaves the node but what ``tell`` allows: with ``counts`` the training and test
-samples of each class, with ``sizes`` their numbers, with ``nothing`` neither. With the last two the
-node tells how many of its test samples the most frequent training class guesses right.
+samples of each class, with ``sizes`` their numbers and how many of the test samples the most
+frequent training class guesses right, with ``nothing`` none of them.
 
 This hides counts from the reports of an honest server only. A server that sends crafted models
 learns the counts of all classes from sums of losses and a few evaluations; see ``losses`` and
@@ -136,7 +136,8 @@ class LocalData:
                 "nothing": (None, None),
             }
             client_sizes = dict(zip(("train", "test"), ways[self.tell], strict=True))
-            told[str(client)] = {**client_sizes, "majority": [int(test[guess]), int(test.sum())]}
+            right = None if self.tell == "nothing" else [int(test[guess]), int(test.sum())]
+            told[str(client)] = {**client_sizes, "majority": right}
         return {"clients": told}
 
     def of_plan(self, text: str) -> pf.datasets.Dataset:

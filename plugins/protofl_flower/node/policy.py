@@ -217,6 +217,26 @@ def _check(plan: Mapping[str, Any], policy: Policy, data: LocalData | None) -> N
         raise refused("paths", f"it names a file: {named[0]}")
 
 
+def check_tell(data: LocalData | None, transforms: Mapping[str, type]) -> None:
+    """Check that a node tells nothing of sizes beside a transform that hides samples.
+
+    Args:
+        data: The node's own data, if it has some.
+        transforms: {name: plugin}.
+
+    Raises:
+        UsageError: The node would tell exact numbers.
+    """
+    for name, plugin in transforms.items():
+        hides = any(getattr(plugin, each, "") for each in ("hides_samples", "hides_samples_later"))
+        if hides and data is not None and data.tell != "nothing":
+            raise pf.UsageError(
+                f"{name} hides single samples, and this node tells exact numbers of samples "
+                f"(tell = {json.dumps(data.tell)})",
+                do='write tell = "nothing" below [data] in node.toml',
+            )
+
+
 def _names_a_file(text: str) -> bool:
     """Return True for ``npz:PATH``, such as ``folder:.``, which is the node's working folder."""
     kind, colon, _ = text.partition(":")

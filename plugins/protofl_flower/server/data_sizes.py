@@ -28,6 +28,7 @@ def ask_data_sizes(
     config: BackendOptions,
     *,
     skip: bool,
+    transforms: Sequence[str] = (),
     report: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Ask all nodes for the sizes of their data; return what each client's node tells.
@@ -37,6 +38,8 @@ def ask_data_sizes(
         form: The options of the data set ``sites``.
         config: Options of the backend.
         skip: Go on without nodes that do not answer, or wrongly; their sizes are not known then.
+        transforms: Transforms of the run; a node tells nothing, or refuses, beside one that hides
+            samples.
         report: Takes a line for the user.
 
     Raises:
@@ -52,7 +55,8 @@ def ask_data_sizes(
             f"the sites have the clients {clients}", do="number them from 0 in federation.toml"
         )
     told: dict[int, dict[str, Any]] = {client: {} for client in clients}
-    text = json.dumps({"run": deployment.run, "sizes": form, "jobs": []})
+    question = {"run": deployment.run, "sizes": form, "transforms": [*transforms], "jobs": []}
+    text = json.dumps(question)
     waiting, missing = dict[str, Site](), [*deployment.sites]
     end = time.monotonic() + config.patience
     while missing:
@@ -167,6 +171,8 @@ def _told(value: Any, what: str, classes: int) -> dict[str, Any]:  # noqa: ANN40
     if type(train) is not type(test):
         raise MalformedMessage(f"{what} tells of train and test in two ways")
     guess = fields["majority"]
+    if train is None and guess is None:
+        return fields
     if not isinstance(guess, list) or len(guess) != 2:
         raise MalformedMessage(f"{what}: majority is {_short(guess)}, and should be two numbers")
     right, total = (_number(each, f"{what}: majority", 0) for each in guess)

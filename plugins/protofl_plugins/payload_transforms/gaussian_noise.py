@@ -19,16 +19,17 @@ client's influence; no ε is computed, and none adds up over the rounds. It is t
 to see what noise costs.
 
 The server knows the seed of a run, so it can compute the noise of uploads and subtract it. With
-``secret=true`` the noise also depends on the secret of the client's host, which a simulation has
-not.
+``secret=true`` the noise of a deployed run comes from the node's secret instead; a simulation has
+no secret.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Literal
+from collections.abc import Callable, Generator
+from typing import Literal, TypeAlias
 
 import torch
+from torch import Tensor
 
 import protofl as pf
 
@@ -39,8 +40,10 @@ class GaussianNoise:
     """Sends v·(1 − p) + N(0, s²) for prototypes and images v (FedKTL); no differential privacy.
 
     The settings are those of FedKTL's Table 10, for prototypes of length 1. Lengths are not bounded
-    and no privacy budget is counted, so nothing is promised of what can be learned about a client.
+    and no privacy budget is counted, so it gives no privacy guarantee.
     """
+
+    draws_secretly = "secret"
 
     class Config(pf.Config):
         """Options, with the paper's symbols."""
@@ -68,9 +71,9 @@ class GaussianNoise:
         payload = yield
         if client.config.direction == "down":
             return payload
-        secret = client.config.secret
-        generator = client.secret_generator("up") if secret else client.generator("up")
-        return _noisy(payload, client.config, generator)
+        if client.config.secret:
+            return _noisy(payload, client.config, client.secret_stream("up").normal)
+        return _noisy(payload, client.config, _normal(client.generator("up")))
 
     @pf.hookimpl(wrapper=True)
     def download_payload(
@@ -80,18 +83,23 @@ class GaussianNoise:
         payload = yield
         if server.config.direction == "up":
             return payload
-        return _noisy(payload, server.config, server.generator(f"down/{client_id}"))
+        return _noisy(payload, server.config, _normal(server.generator(f"down/{client_id}")))
 
 
-def _noisy(
-    payload: pf.Payload, config: GaussianNoise.Config, generator: torch.Generator
-) -> pf.Payload:
+Draw: TypeAlias = Callable[[torch.Size], Tensor]
+"""Draws standard normal numbers of a shape."""
+
+
+def _normal(generator: torch.Generator) -> Draw:
+    return lambda shape: torch.randn(shape, generator=generator)
+
+
+def _noisy(payload: pf.Payload, config: GaussianNoise.Config, draw: Draw) -> pf.Payload:
     noisy = pf.Payload(payload)
     for key in sorted(payload):
         images = key == "images"
         if key not in _VECTORS and not images:
             continue
         s, p = (config.s_images, config.p_images) if images else (config.s, config.p)
-        noise = torch.randn(payload[key].shape, generator=generator)
-        noisy[key] = payload[key] * (1 - p) + s * noise.to(payload[key])
+        noisy[key] = payload[key] * (1 - p) + s * draw(payload[key].shape).to(payload[key])
     return noisy

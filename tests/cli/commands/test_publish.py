@@ -126,7 +126,7 @@ def test_a_changed_plugin_is_refused(cli, made, tmp_path):
 def test_the_folder_has_all_parts_and_no_place_of_the_machine(published, made, data_dir):
     files = {path.relative_to(published).as_posix() for path in published.rglob("*")}
     for name in ("README.md", "CITATION.cff", "index.html", "papers.bib", "environment.json",
-                 "requirements.txt", "ro-crate-metadata.json", "SHA256SUMS", "plugins/mine.py",
+                 "requirements.txt", "SHA256SUMS", "plugins/mine.py",
                  "figures/curve.png", "runs/mine/config.json", "runs/local/metrics.jsonl",
                  "runs/fedproto/partition.json", "runs/fedproto/summary.json"):  # fmt: skip
         assert name in files
@@ -165,57 +165,11 @@ def test_the_papers_are_those_of_all_components(published):
 
 
 @pytest.mark.slow
-def test_the_crate_has_the_required_entities(published):
-    """RO-Crate 1.2, 4.1-4.3 and Process Run Crate 0.5."""
-    crate = json.loads((published / "ro-crate-metadata.json").read_text(encoding="utf-8"))
-    assert crate["@context"] == "https://w3id.org/ro/crate/1.2/context"
-    entities = {entity["@id"]: entity for entity in crate["@graph"]}
-    assert len(entities) == len(crate["@graph"])
-    descriptor, root = entities["ro-crate-metadata.json"], entities["./"]
-    assert descriptor["conformsTo"] == {"@id": "https://w3id.org/ro/crate/1.2"}
-    assert descriptor["about"] == {"@id": "./"} and descriptor["@type"] == "CreativeWork"
-    assert root["@type"] == "Dataset" and root["name"] and root["description"]
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", root["datePublished"])
-    assert entities[root["license"]["@id"]]["name"] == "Creative Commons Attribution 4.0"
-    profile = entities[root["conformsTo"]["@id"]]
-    assert profile["@id"] == "https://w3id.org/ro/wfrun/process/0.5"
-    assert {"CreativeWork", "Profile"} <= {*profile["@type"]} and profile["version"]
-    parts = {part["@id"] for part in root["hasPart"]}
-    files = {p.relative_to(published).as_posix() for p in published.rglob("*") if p.is_file()}
-    assert parts == files - {"ro-crate-metadata.json", "SHA256SUMS"}
-    for part in parts:
-        assert entities[part]["@type"] == "File" and entities[part]["description"]
-    actions = [entities[one["@id"]] for one in root["mentions"]]
-    assert {action["name"].split()[1].strip(":") for action in actions} == {
-        "fedproto",
-        "local",
-        "mine",
-    }
-    for action in actions:
-        assert action["@type"] == "CreateAction"
-        software = entities[action["instrument"]["@id"]]
-        assert software["@type"] == "SoftwareApplication" and software["version"]
-        assert software["url"] == software["@id"]
-        assert action["startTime"] <= action["endTime"]
-        assert all(one["@id"] in entities for one in (*action["object"], *action["result"]))
-        assert entities[action["agent"]["@id"]]["name"] == "Ann Lee"
-
-    def references(value):
-        if isinstance(value, dict):
-            yield from [value["@id"]] if value.keys() == {"@id"} else ()
-            yield from (one for inner in value.values() for one in references(inner))
-        elif isinstance(value, list):
-            yield from (one for inner in value for one in references(inner))
-
-    outside = {one for one in references(crate["@graph"]) if one not in entities}
-    assert outside <= {"https://w3id.org/ro/crate/1.2"}
-
-
-@pytest.mark.slow
-def test_a_moved_folder_is_verified_by_its_cheapest_run(cli, moved, few):
+def test_a_moved_folder_is_verified(cli, moved, few):
     found = cli("verify", moved, "--dataset", f"npz:few.npz={few}", "--run", "local")
     assert found.exit_code == 0, found.output
-    assert "verified: digests, and local to the last bit" in found.output
+    said = " ".join(found.output.split())
+    assert "verified: repeated 1 of 3 runs: local, 1 of 1 round: equal to the last bit" in said
     found = cli("verify", moved, "--no-run", "--json")
     values = json.loads(found.stdout)
     assert values["confirmed"] and values["repeated"] is None and values["extra"] == []
@@ -249,30 +203,6 @@ def test_one_changed_byte_is_refused(cli, moved, few):
     assert "changed: runs/fedproto/metrics.jsonl" in found.stderr
     values = json.loads(cli("verify", moved, "--json").stdout)
     assert values["changed"] == ["runs/fedproto/metrics.jsonl"] and not values["confirmed"]
-
-
-@pytest.mark.slow
-def test_wrong_figures_with_right_digests_are_not_confirmed(cli, moved, few):
-    """A record that was changed before it was published has right digests and wrong figures."""
-    from protofl_workbench.publishing.layout import write_digests
-
-    path = moved / "runs/local/metrics.jsonl"
-    row = json.loads(path.read_text())
-    row["train_loss"] += 1e-9
-    path.write_text(json.dumps(row) + "\n")
-    write_digests(moved)
-    words = ("verify", moved, "--run", "local", "--dataset", f"npz:few.npz={few}")
-    found = cli(*words)
-    assert found.exit_code == 1 and "not confirmed: local has other figures here" in found.output
-    assert "train_loss" in found.output
-    config = moved / "runs/local/config.json"
-    values = json.loads(config.read_text())
-    values["versions"]["torch"] = "2.5.0"
-    config.write_text(json.dumps(values))
-    write_digests(moved)
-    found = cli(*words)
-    assert found.exit_code == 0 and "within 2 points of accuracy" in found.output
-    assert "torch was 2.5.0" in found.output
 
 
 @pytest.mark.slow
@@ -321,7 +251,7 @@ def test_other_files_are_refused(cli, made, tmp_path, data_dir, few):
     found = cli(*words, "--file", f"init={made / 'runs/local'}")
     assert found.exit_code == 2 and "the file of init is not that of run" in found.stderr
     found = cli(*words, "--file", f"init={start}")
-    assert found.exit_code == 0 and "run to the last bit" in found.output
+    assert found.exit_code == 0 and "equal to the last bit" in " ".join(found.output.split())
     assert (
         "did you mean 'init'"
         in cli(*words, "--file", f"int={start}", "--file", f"init={start}").stderr

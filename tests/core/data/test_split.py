@@ -14,7 +14,13 @@ import torch
 
 from protofl import UsageError
 from protofl.data.partition import make_split, minimum_for
-from protofl.data.split import Split, majority_correct, majority_guess, partition_record
+from protofl.data.split import (
+    Split,
+    majority_correct,
+    majority_guess,
+    partition_record,
+    pooled_guess,
+)
 from protofl.datasets import Dataset, dataset_from_arrays
 
 GOLDEN_HASH = "5c66e9bdba9137a81e39c5aa664ddf9e4608fb7c09f76b92bf2bf62319c82216"
@@ -367,6 +373,7 @@ def test_clients_without_training_samples_guess_nothing():
     wanted = 1 - ((numbers - mean) ** 2).mean() / variance
     assert majority_guess(split, data) == pytest.approx(wanted)
     assert math.isnan(majority_guess(split, data, [0]))
+    assert math.isnan(pooled_guess([[0, 0], [0, 0]], None)), "0 % would be a figure"
 
 
 def test_a_first_batch_is_client_0s_for_everybody():

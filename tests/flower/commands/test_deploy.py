@@ -21,6 +21,7 @@ from http.client import HTTPSConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -540,3 +541,20 @@ def test_without_the_extra_a_command_says_what_to_install(cli, tmp_path, monkeyp
     found = cli(*words.split())
     assert found.exit_code == 2 and "pip install 'protofl[flower]'" in found.stderr
     assert not (tmp_path / "made").exists()
+
+
+def test_transforms_of_a_recipe_are_known_before_nodes_are_asked(tmp_path, monkeypatch):
+    """The question for sizes names them, so a node can refuse before it tells counts."""
+    from protofl_flower.deployment import deployed_run
+
+    site, sent = SimpleNamespace(name="a", clients=[0], architecture=""), []
+    place = SimpleNamespace(sites=[site], data={}, folder=tmp_path)
+    monkeypatch.setattr(deployed_run, "read_federation", lambda _: place)
+    monkeypatch.setattr(deployed_run, "submit", lambda *given: sent.append(given[2]))
+    recipe = {"method": "lg-fedavg", "transforms": ["dp-sgd"]}
+    monkeypatch.setattr(deployed_run, "with_recipe", lambda options: {**recipe, **options})
+    for options in ({}, {"transforms": ["quantise"]}):
+        given = {"method": "private", **options}
+        deployed_run.start(tmp_path, tmp_path / "out", given, print, resume=False)
+    assert [each["transforms"] for each in sent] == [["dp-sgd"], ["quantise"]]
+    assert sent[0]["method"] == "private"

@@ -194,13 +194,74 @@ def test_withheld_sizes_change_no_result(tmp_path, files):
         nodes = nodes_of(tmp_path / "told", files, tell=tell)
         found, _ = deployed(nodes, out=tmp_path / tell, **QUICK)
         assert lines(told) == lines(found)
-        assert told.summary["majority_accuracy"] == found.summary["majority_accuracy"]
+        guess = told.summary["majority_accuracy"] if tell == "sizes" else None
+        assert found.summary.get("majority_accuracy") == guess
         record = json.loads((found.folder / "partition.json").read_text())
         assert record["train_counts"] == record["test_counts"] == []
+        if tell == "nothing":
+            assert record["majority"] == [[0, 0]] * 3
         run = pf.load_run(found.folder)
         assert run.summary == found.summary
         sizes = [len(train) for train, _ in run.plan.data.split]
         assert sizes == ([60, 200, 56] if tell == "sizes" else [0, 0, 0])
+
+
+def asked_sizes(**more):
+    return json.dumps({"run": RUN, "sizes": FORM, "jobs": [], **more})
+
+
+@pytest.mark.parametrize("name", ["dp-prototypes", "dp-sgd"])
+@pytest.mark.parametrize("tell", ["counts", "sizes", "nothing"])
+def test_beside_a_transform_that_hides_samples_nothing_is_told(name, tell, tmp_path, files):
+    node = nodes_of(tmp_path, files, tell=tell)["a"]
+    answer, _ = node.respond(asked_sizes(transforms=["quantise", name, "unknown"]), [])
+    if tell == "nothing":
+        told = {"train": None, "test": None, "majority": None}
+        assert json.loads(answer) == {"sizes": {"clients": {"0": told}}}
+    else:
+        failure = json.loads(answer)["failure"]
+        assert f"{name} hides single samples, and this node tells exact numbers" in failure["what"]
+        assert 'write tell = "nothing"' in failure["do"]
+    # Others change nothing.
+    assert "sizes" in json.loads(node.respond(asked_sizes(transforms=["quantise"]), [])[0])
+
+
+def test_a_node_that_requires_privacy_and_tells_counts_does_not_start(tmp_path, files):
+    settings = {"clients": [0], "data_dir": str(files / "cache"), "data": tables(files)["a"]}
+    settings["policy"] = {"required": {"dp-sgd": {"epsilon": 8.0}}}
+    with pytest.raises(pf.UsageError, match="dp-sgd hides single samples"):
+        Node(tmp_path, settings)
+    settings["data"] = {**settings["data"], "tell": "nothing"}
+    Node(tmp_path, settings)
+
+
+@pytest.mark.parametrize("names", [3, "dp-sgd", {"dp-sgd": 1}, [3], [["dp-sgd"]]])
+def test_names_of_transforms_are_checked(names, tmp_path, files):
+    node = nodes_of(tmp_path, files)["a"]
+    failure = json.loads(node.respond(asked_sizes(transforms=names), [])[0])["failure"]
+    assert "transforms is" in failure["what"]
+
+
+def test_a_plan_with_privacy_is_refused_by_a_node_that_has_told_counts(
+    tmp_path, files, monkeypatch
+):
+    """Before anything is told; or with the plan, if the server did not name the transforms."""
+    pytest.importorskip("dp_accounting")
+    options = QUICK | {"method": "lg-fedavg", "out": tmp_path / "run", "transforms": ["dp-sgd"]}
+    options |= {"set": {"dp-sgd.epsilon": 8.0}, "on_lost_client": "stop"}
+    with pytest.raises(pf.ProtoflError, match="dp-sgd hides single samples") as caught:
+        deployed(nodes_of(tmp_path, files), **options)
+    assert "clinic" in str(caught.value)
+    assert not (tmp_path / "run").exists(), "no count was told"
+    whole = data_sizes.ask_data_sizes
+
+    def silent(*args, **options):
+        return whole(*args, **{**options, "transforms": ()})
+
+    monkeypatch.setattr(backend, "ask_data_sizes", silent)
+    with pytest.raises(pf.ProtoflError, match="dp-sgd hides single samples"):
+        deployed(nodes_of(tmp_path, files), **options)
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == "", "no round was trained"
 
 
 @pytest.mark.slow
@@ -316,6 +377,7 @@ def sizes(**client):
         (sizes(train="\x1b]0;x\x07" * 99), "train is ?]0;x?"),
         (sizes(test=20), "tells of train and test in two ways"),
         (sizes(majority=None), "majority is None"),
+        (sizes(train=5, test=3, majority=None), "majority is None"),
         (sizes(majority=[3, 2]), "majority is 3 of 2"),
         (sizes(train=5, test=7, majority=[1, 2]), "has 7 test samples and guesses 2"),
         ({"failure": {"what": "\x1b[31mred\n" * 99, "error": "UsageError"}}, "clinic: ?[31mred"),

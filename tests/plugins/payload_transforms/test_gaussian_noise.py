@@ -243,3 +243,17 @@ def test_a_secret_changes_nothing_that_does_not_ask_for_it(noisy):
     one, two = (pf.backends.Host(plan, secret=secret).client(0) for secret in (b"", b"of the node"))
     assert toyfed.same(toyfed.own_state(one), toyfed.own_state(two))
     assert "of the node" not in repr(two)
+
+
+def test_a_simulation_says_that_secret_noise_protects_nobody(noisy):
+    assert any(
+        "gaussian-noise: the noise of a simulation" in n for n in noisy(secret=True).plan.notes
+    )
+    assert not any("protects nobody" in note for note in noisy(secret=False).plan.notes)
+
+
+def test_a_transform_that_draws_secretly_must_declare_it(noisy):
+    plan = noisy(secret=False, s=1.0).plan
+    view = Client(pf.backends.Host(plan).client(0), "gaussian-noise")
+    with pytest.raises(pf.UsageError, match="draws_secretly = True"):
+        view.secret_stream("up")

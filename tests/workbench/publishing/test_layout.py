@@ -74,7 +74,7 @@ def test_sha256sum_reads_the_digests(folder):
     ("content", "says"),
     [
         ("{", "damaged"),
-        ('{"format": 1, "runs": [{"name": "../x"}]}', "damaged"),
+        ('{"format": 1, "runs": []}', "damaged"),
         ('{"format": 2, "runs": []}', "format 2"),
         (None, "it has no publication.json"),
     ],

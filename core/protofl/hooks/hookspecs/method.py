@@ -260,7 +260,10 @@ class PayloadTransformSpec:
     An attack declares ``attack = True``: it requires ``--malicious``, and changes only the payloads
     of clients with ``client.malicious``. A transform that sends other ``counts`` than the client
     has, such as noisy ones, declares ``changes_counts = True``: the server does not compare them
-    with the split.
+    with the split. One that draws from `Client.secret_stream` declares ``draws_secretly = True``,
+    or the name of the option that turns it on: a simulation says that its noise hides nothing.
+    One whose upload does not depend on the payload that it gets declares
+    ``replaces_uploads = True``: a transform of uploads can't be named before it.
 
     A transform that bounds what a payload reveals may hide the clients' samples from all other
     plugins: ``hides_samples = "why"``. A hook that reads `Client.train`, features, class counts,

@@ -72,7 +72,8 @@ class Composition:
     Raises:
         UsageError: A name is unknown, an added term or provider is in the composition already, a
             dropped term is not, options name a plugin that is not, two plugins declare different
-            shapes for one key, or two transforms would train the clients.
+            shapes for one key, two transforms would train the clients, or one replaces uploads
+            after a transform of uploads.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Composition:
         self.keys = Keys.of({name: member.plugin for name, member in self.members.items()})
         self.upload, self.download = (self._codec(name) for name in ("upload", "download"))
         self.trainer = self._only("train")
+        self._check_order()
         self.hidden = {reader: self._hidden_from(reader) for reader in ("", *self.members)}
         self._callers = {hook: self._caller(hook) for hook in ROUND_HOOKS}
         self._callees = {
@@ -136,6 +138,16 @@ class Composition:
         elif self.members[name].kind != kind:
             raise UsageError(f"{name!r} can't be both a method and a transform of one run")
         return self.members[name]
+
+    @property
+    def secretive(self) -> list[str]:
+        """Names of transforms that draw noise from the secrets of hosts."""
+        declared = {m.name: getattr(m.plugin, "draws_secretly", False) for m in self.transforms}
+        return [
+            name
+            for name, by in declared.items()
+            if (getattr(self.members[name].config, by) if isinstance(by, str) else by)
+        ]
 
     def _hidden_from(self, reader: str) -> dict[str, str]:
         """Return {transform: why it hides the clients' samples from a plugin}."""
@@ -175,6 +187,19 @@ class Composition:
             names = " and ".join(f"--with {member.name}" for member in able)
             raise UsageError(f"{names}: one of them can train the clients", do="leave one out")
         return able[0] if able else None
+
+    def _check_order(self) -> None:
+        """Check that no transform of uploads is named before one that replaces them."""
+        before = list[str]()
+        for member in self.transforms:
+            if before and getattr(member.plugin, "replaces_uploads", False):
+                raise UsageError(
+                    f"--with {before[0]} --with {member.name}: {member.name} replaces the upload, "
+                    "whatever a transform before it sends",
+                    do=f"name it after: --with {member.name} --with {before[0]}",
+                )
+            if {"upload_payload", "encode_upload"} & {*member.hooks}:
+                before.append(member.name)
 
     def _caller(self, hook: str) -> pluggy.HookCaller:
         """Return a round hook of pluggy: its providers, and the transforms, the first innermost."""

@@ -24,6 +24,7 @@ from protofl.hooks.views.client_state import (
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.payload import Payload, class_rows
 from protofl.system.randomness import random_stream
+from protofl.system.secret_stream import SecretStream, derived_key
 
 
 class Learner(MethodView[ConfigT]):
@@ -337,15 +338,23 @@ class Client(Learner[ConfigT], StatefulView):
         state = self._state
         return random_stream(state.seed, self._owner, purpose, state.round, state.id)
 
-    def secret_generator(self, purpose: str) -> torch.Generator:
-        """Return a CPU generator like `generator`, whose draws the server cannot repeat.
+    def secret_stream(self, purpose: str) -> SecretStream:
+        """Return a stream whose draws the server can't repeat: ``normal(shape)``, ``uniform(n)``.
 
         For transforms that hide something from the server, which knows the seed. The key has the
-        secret of the client's host (`Host(plan, secret=…)`); a simulation has none.
+        secret of the client's host (`Host(plan, secret=…)`), and the job: the same purpose, round
+        and client draw the same only for the same download. **A simulation has no secret**, so
+        that whoever knows the seed knows the draws.
         """
-        state, secret = self._state, [self._state.secret.hex()] * bool(self._state.secret)
-        keys = (self._owner, "secret", purpose, state.round, state.id)
-        return random_stream(state.seed, *keys, *secret)
+        state = self._state
+        if self._owner not in state.secretive:
+            raise UsageError(
+                f"{self._owner} calls client.secret_stream and does not declare it",
+                "a simulation must say that such noise hides nothing",
+                "write in the transform's class: draws_secretly = True",
+            )
+        keys = (state.seed, self._owner, "secret", purpose, state.round, state.id)
+        return SecretStream(derived_key(state.secret, *keys))
 
     def shared_generator(self, purpose: str) -> torch.Generator:
         """Return a CPU generator like `generator` that is the same on all clients.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -132,6 +132,11 @@ class MethodView(Generic[ConfigT]):
         return self._info.phases
 
     @property
+    def has_secrets(self) -> bool:
+        """True on the server of a deployment whose nodes draw noise that it can't repeat."""
+        return self._info.has_secrets
+
+    @property
     def rounds(self) -> int:
         """Rounds of the run. A run whose method reads this can't be extended."""
         self._info.asked.add("rounds")
@@ -178,7 +183,8 @@ class ClientState(SideState):
         domain: The number of its domain, as `Client.domain`.
         variance: Of a regression, the variance of all clients' test numbers, to which R² refers.
         lr_factor: Factor of learning rates in this round (``--lr-schedule``).
-        secret: Secret bytes of the client's host; none in a simulation.
+        secret: The host's secret, in a job one of the job alone; empty in a simulation.
+        secretive: Transforms that may draw from the secret.
         hidden: {plugin: {transform that hides the samples from it: why}}; "" for any other plugin.
     """
 
@@ -196,6 +202,7 @@ class ClientState(SideState):
     domain: int | None = None
     variance: float = 1.0
     secret: bytes = field(default=b"", repr=False)
+    secretive: Sequence[str] = ()
     hidden: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     received: Payload = field(default_factory=Payload)
     scratch: dict[str, dict[str, Any]] = field(default_factory=dict)

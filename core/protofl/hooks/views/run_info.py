@@ -108,6 +108,12 @@ class RunInfo:
         fitted: True if samples are prepared with statistics of the clients' training samples.
         reads_reports: Options with which the course of the run depends on what clients report of
             their samples besides uploads: ``--patience``, a ``--sampling`` by sizes or losses.
+        has_secrets: True if the clients' hosts have secrets, so that the server can't repeat draws
+            of `Client.secret_stream`; False in a simulation.
+        sends_samples: Options with which clients send what single samples show besides uploads:
+            ``--observe features`` and ``images``, ``--record-predictions``.
+        sizes: Returns the number of training samples of each client in the first trial, for
+            ``requires``; empty if the samples lie on nodes.
         asked: Facts that hooks have read and that extending a run changes: ``rounds``.
     """
 
@@ -136,6 +142,9 @@ class RunInfo:
     phases: tuple[Phase, ...] = ()
     fitted: bool = False
     reads_reports: tuple[str, ...] = ()
+    has_secrets: bool = False
+    sends_samples: tuple[str, ...] = ()
+    sizes: Callable[[], Sequence[int]] = field(default=lambda: (), repr=False)
     asked: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @property

@@ -54,10 +54,12 @@ def Field(
 
 
 class Strict(BaseModel):
-    """Model that refuses true and false for numbers and strings, which pydantic reads as 1 and 0.
+    """Model that refuses numbers that are not finite, and booleans for numbers and strings.
 
-    None stands for the default of an option whose default is None.
+    Pydantic would read true as 1. None stands for the default of an option whose default is None.
     """
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from protofl.system.files.atomic import write_file
+from protofl_workbench.plots.figure_files import drawn
 from protofl_workbench.plots.style import COLOURS, FAINT, FONTS, GROUND, INK, SMALL, TEXT, WIDTHS
 from protofl_workbench.reproductions.benchmark.standings import (
     BenchmarkSetting,
@@ -34,13 +36,17 @@ def draw_pictures(
     paths, shown = [], compared(settings)
     folder.mkdir(parents=True, exist_ok=True)
     if shown:
-        groups_figure(shown).savefig(path := folder / "groups.png", dpi=130)
-        paths.append(path)
+        paths.append(_write(groups_figure(shown), folder / "groups.png"))
     over = ranks_over(shown)
     if len(shown) > 1 and len(over) > 1:
-        ranks_figure(over, [s.name for s in shown]).savefig(path := folder / "ranks.png", dpi=130)
-        paths.append(path)
+        figure = ranks_figure(over, [s.name for s in shown])
+        paths.append(_write(figure, folder / "ranks.png"))
     return paths
+
+
+def _write(figure: Figure, path: Path) -> Path:
+    write_file(path, drawn(figure, "png", transparent=False, **{"savefig.dpi": 130}))
+    return path
 
 
 def groups_figure(settings: Sequence[BenchmarkSetting]) -> Figure:

@@ -237,6 +237,8 @@ def test_weight_decay_of_none_is_that_of_the_optimiser():
             r"--optimizer adamw can't train .* with betas=\(2, 3\)\nInvalid beta",
         ),
         ({"weight_decay": -1}, "--weight-decay -1 is not possible"),
+        ({"weight_decay": float("inf")}, "--weight-decay inf is not possible: .* finite number"),
+        ({"lr": float("nan")}, "--lr nan is not possible"),
         ({"lr_schedule": "linear"}, "--lr-schedule linear is not possible: .*'cosine'"),
         (
             {"lr_schedule": "step", "options": {"schedule": {"evry": 3}}},

@@ -142,3 +142,34 @@ def test_a_transform_hides_samples_from_transforms_after_it():
     federation = open_federation(make_plan("fedgh", transforms=dict(reversed(transforms.items()))))
     with pytest.raises(pf.ProtoflError, match=r"hides: reads reads client\.class_counts.*is late"):
         federation.round(0)
+
+
+class Replaces:
+    """Sends ones, whatever it gets."""
+
+    replaces_uploads = True
+
+    @pf.hookimpl(wrapper=True)
+    def upload_payload(self, client):
+        payload = yield
+        return pf.Payload({k: torch.ones_like(v) for k, v in payload.items()})
+
+
+class Encodes:
+    """Encodes uploads as they are."""
+
+    @pf.hookimpl
+    def encode_upload(self, client, payload):
+        return payload
+
+    @pf.hookimpl
+    def decode_upload(self, server, payload, client_id, form):
+        return payload
+
+
+@pytest.mark.parametrize("other", [scaling("other"), Encodes])
+def test_no_transform_of_uploads_is_named_before_one_that_replaces_them(other):
+    words = "--with other --with replaces: replaces replaces the upload.*--with replaces --with oth"
+    with pytest.raises(pf.UsageError, match=f"(?s){words}"):
+        make_plan("local", transforms={"other": other, "replaces": Replaces})
+    make_plan("local", transforms={"ones": Ones, "replaces": Replaces, "other": other})
