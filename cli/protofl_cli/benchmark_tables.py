@@ -15,26 +15,32 @@ if TYPE_CHECKING:
     from protofl_workbench.reproductions.benchmark.benchmark_plan import BenchmarkPlan
 
 
+SHORT = (
+    "method",
+    "accuracy %",
+    "interval",
+    "worse off (chance)",
+    "lr",
+    "weight",
+    "mean rank",
+    "groups",
+)
+"""The columns of standings that fit on a screen."""
+
+
 def show_benchmark(progress: BenchmarkProgress) -> None:
     """Print a table for each setting, refused methods with their reasons, and what is missing."""
-    from protofl_workbench.reproductions.benchmark.benchmark_page import (
-        HEADINGS,
-        SHORT,
-        cells_of,
-        settings_of,
-    )
+    from protofl_workbench.reproductions.benchmark.standings import settings_of
+    from protofl_workbench.reproductions.benchmark.standings_tables import cells
 
     render.text()
     render.text(progress.reproduction.heading, "bold")
-    for setting in settings_of(progress):
+    for setting in settings_of(progress.reproduction.columns, progress.records.values()):
         label = progress.reproduction.columns[setting.name].label
         if setting.standings:
             render.text()
-            shown = [HEADINGS[0], *SHORT]
-            places = [HEADINGS.index(heading) for heading in shown]
-            cells = [cells_of(standing) for standing in setting.standings]
-            rows = [[row[place] for place in places] for row in cells]
-            render.table(shown, rows, right=SHORT, keep=SHORT[:2], title=label)
+            rows = [cells(standing, SHORT) for standing in setting.standings]
+            render.table(SHORT, rows, right=SHORT[1:], keep=SHORT[1:3], title=label)
         for method, reason in setting.refused.items():
             render.text(f"· {setting.name}: {method} does not fit: {reason}", "dim")
         for method, reason in setting.failed.items():
@@ -49,8 +55,9 @@ def show_benchmark(progress: BenchmarkProgress) -> None:
 
 def benchmark_values(progress: BenchmarkProgress) -> dict[str, Any]:
     """Return the standings of a benchmark as JSON values."""
-    from protofl_workbench.reproductions.benchmark.benchmark_page import settings_of
+    from protofl_workbench.reproductions.benchmark.standings import settings_of
 
+    settings = settings_of(progress.reproduction.columns, progress.records.values())
     return {
         "reproduction": progress.reproduction.name,
         "scale": progress.scale,
@@ -63,7 +70,7 @@ def benchmark_values(progress: BenchmarkProgress) -> dict[str, Any]:
                 "failed": setting.failed,
                 "notes": setting.notes,
             }
-            for setting in settings_of(progress)
+            for setting in settings
         ],
         "missing": {column: error.what for column, error in progress.missing.items()},
         "others": progress.others,

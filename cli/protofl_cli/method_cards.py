@@ -13,14 +13,7 @@ from protofl.system.options.plugin_options import Config, VariantConfig
 from protofl_cli.markdown_tables import code, table
 from protofl_cli.options import AFTER_NAME, plugin_option_rows, value_text
 from protofl_workbench.cards import step_cost
-from protofl_workbench.cards.benchmark_figures import (
-    BENCHMARK,
-    BETTER,
-    EQUAL,
-    WORSE,
-    BenchmarkRow,
-    benchmark_rows,
-)
+from protofl_workbench.cards.benchmark_figures import BENCHMARK, BenchmarkRow, benchmark_rows
 from protofl_workbench.cards.measurements import Measurements
 from protofl_workbench.cards.method_pages import MethodPage, page_of
 from protofl_workbench.cards.payload_sizes import (
@@ -34,7 +27,13 @@ from protofl_workbench.cards.payload_sizes import (
 )
 from protofl_workbench.cards.published_figures import PublishedRow, published_rows
 from protofl_workbench.cards.step_cost import BASELINE
-from protofl_workbench.reproductions.benchmark.standings import Setting
+from protofl_workbench.reproductions.benchmark import standings_tables
+from protofl_workbench.reproductions.benchmark.standings import (
+    BETTER,
+    EQUAL,
+    WORSE,
+    BenchmarkSetting,
+)
 from protofl_workbench.reproductions.reproduction import Reproduction
 
 OPTIONS_MARK = re.compile(r"^<!-- generated: options [\w-]+ -->$", re.MULTILINE)
@@ -50,7 +49,7 @@ _LINK = re.compile(r"!?\[(?P<text>[^\]]*)\]\((?![a-z]+:)[^)\s]*\)")
 
 
 @dataclass(frozen=True)
-class Card:
+class MethodCard:
     """The content of a method's card.
 
     Attributes:
@@ -79,9 +78,9 @@ def make_card(
     method: type,
     plugin: Mapping[str, str],
     measured: Measurements,
-    settings: Sequence[Setting],
+    settings: Sequence[BenchmarkSetting],
     reproductions: Sequence[Reproduction],
-) -> Card:
+) -> MethodCard:
     """Make the card of a method.
 
     Args:
@@ -95,7 +94,7 @@ def make_card(
     benchmark = next((one for one in reproductions if one.name == BENCHMARK), None)
     rows = benchmark_rows(name, benchmark, settings) if benchmark else []
     how = "--only" if benchmark and name in benchmark.rows else "--add"
-    return Card(
+    return MethodCard(
         name,
         plugin,
         method,
@@ -110,7 +109,7 @@ def make_card(
 # --- Markdown ---------------------------------------------------------------------------------
 
 
-def markdown(card: Card) -> str:
+def markdown(card: MethodCard) -> str:
     """Return the card as one Markdown page; relative links, which lead to the site, become text."""
     installed = card.plugin["distribution"] != PROGRAM
     origin = "{distribution} {version}".format(**card.plugin) if installed else "not installed"
@@ -121,7 +120,7 @@ def markdown(card: Card) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _page(card: Card) -> str:
+def _page(card: MethodCard) -> str:
     """Return the page of a method, or one of its docstring and declarations."""
     options = option_table(card.method)
     if card.page.written:
@@ -173,7 +172,7 @@ def _deviations(method: type) -> str:
     return table(("option", "where", "paper", "official", "difference"), rows) if rows else ""
 
 
-def measured_sections(card: Card) -> str:
+def measured_sections(card: MethodCard) -> str:
     """Return the sections below the page: leaks, sizes, cost, benchmark, published figures."""
     parts = [
         f"## What it reveals\n\n{_reveals(card)}",
@@ -191,7 +190,7 @@ def revealed(method: type) -> list[tuple[str, str]]:
     return [(name, reveals_of(name, key)) for name, key in keys.items()]
 
 
-def _reveals(card: Card) -> str:
+def _reveals(card: MethodCard) -> str:
     """Return what a curious server learns from the uploads."""
     if getattr(card.method, "uploads", None) is None:
         return "Not known: the method declares no `uploads`."
@@ -207,7 +206,7 @@ def _reveals(card: Card) -> str:
     )
 
 
-def _payload_sizes(card: Card) -> str:
+def _payload_sizes(card: MethodCard) -> str:
     """Return the declared keys with their bytes by formula and as measured."""
     measured = card.measured
     if not measured.keys and not measured.payloads:
@@ -260,7 +259,7 @@ def _symbols(keys: Sequence[KeySize]) -> str:
     return f"{'; '.join(known)}."
 
 
-def _cost(card: Card) -> str:
+def _cost(card: MethodCard) -> str:
     """Return the cost of a step beside that of `local`."""
     cost, versions = card.measured.cost, card.measured.versions
     if cost is None:
@@ -299,7 +298,7 @@ OUTCOMES = {
 """Sentences by the outcome of the test against ``local``."""
 
 
-def _benchmark(card: Card) -> str:
+def _benchmark(card: MethodCard) -> str:
     """Return when the method works and when not: its figures beside those of `local`."""
     if not card.benchmark:
         return f"No figure yet. `{card.benchmark_command}` makes one."
@@ -313,12 +312,12 @@ def _benchmark(card: Card) -> str:
     rows = [
         (
             row.label,
-            _percent(row.accuracy) + (f" ({row.seeds} seeds)" if row.seeds < 3 else ""),
-            f"{_percent(row.low)} … {_percent(row.high)}" if row.low is not None else "",
-            _percent(row.local),
-            f"{row.rank} of {row.ranked}" if row.rank else "",
-            _megabytes(row.upload),
-            _megabytes(row.download),
+            standings_tables.accuracy(row.accuracy, row.seeds),
+            standings_tables.interval(row.low, row.high),
+            standings_tables.percent(row.local),
+            standings_tables.place(row.rank, row.ranked),
+            standings_tables.megabytes(row.upload),
+            standings_tables.megabytes(row.download),
         )
         for row in card.benchmark
         if row.seeds
@@ -330,19 +329,11 @@ def _benchmark(card: Card) -> str:
         "validation chose; the test is Wilcoxon's over clients and seeds, corrected by Holm. "
         f"`{card.benchmark_command}` makes these figures."
     )
-    tables = [table(head, rows)] if rows else []
+    tables = [standings_tables.markdown_table(head, rows)] if rows else []
     return "\n\n".join([text, *(["\n".join(parts)] if parts else []), *tables])
 
 
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f}"
-
-
-def _megabytes(size: float | None) -> str:
-    return "" if size is None else f"{size / 1e6:.3g}"
-
-
-def _published(card: Card) -> str:
+def _published(card: MethodCard) -> str:
     """Return the published figures, a row for each row of a published table."""
     if not card.published:
         return "The installed reproductions have no row of this method."
@@ -362,7 +353,7 @@ def _published(card: Card) -> str:
 # --- JSON -------------------------------------------------------------------------------------
 
 
-def to_values(card: Card) -> dict[str, Any]:
+def to_values(card: MethodCard) -> dict[str, Any]:
     """Return the card as JSON values; ``page`` is the Markdown of the hand-written page."""
     return {
         "method": card.name,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def draw(
         UsageError: The run has no such observations.
     """
     from protofl.errors import UsageError
-    from protofl_workbench import plots
+    from protofl_workbench.plots.observation_charts import CHARTS
 
     have = run.observed.rounds(options.get("trial", 0))
     if have and options.get("round", have[0]) not in have:
@@ -67,5 +66,4 @@ def draw(
         asked = {
             "rounds" if k == "round" else k: [v] if k == "round" else v for k, v in asked.items()
         }
-    plot: Callable[..., Figure] = getattr(plots, kind.replace("-", "_"))
-    return plot(run, **asked, width=width, font=font)
+    return CHARTS[kind](run, **asked, width=width, font=font)

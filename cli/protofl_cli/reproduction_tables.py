@@ -11,7 +11,7 @@ from protofl_cli.tables import clock, shown_path
 
 if TYPE_CHECKING:
     from protofl_workbench.reproductions.reproduction_plan import ReproductionPlan
-    from protofl_workbench.reproductions.reproduction_result import Entry, ReproductionResult
+    from protofl_workbench.reproductions.reproduction_result import CellResult, ReproductionResult
 
 
 def show_result(result: ReproductionResult) -> None:
@@ -39,7 +39,7 @@ def show_result(result: ReproductionResult) -> None:
         render.text(f"· {note}", "dim")
 
 
-def _cell(entry: Entry) -> str:
+def _cell(entry: CellResult) -> str:
     from protofl_workbench.reproductions.reproduction_texts import lines_of
 
     if entry.state == "empty":

@@ -88,7 +88,7 @@ def curve(values: Sequence[float], width: int = CURVE) -> str:
     return "".join(signs[round((mean - low) * scale)] for mean in means)
 
 
-class Lines:
+class RunLines:
     """Lines about changes of runs, for output that is not a terminal.
 
     Args:

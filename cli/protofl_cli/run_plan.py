@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from protofl.runs.request import Request
 
 
-class Costs(NamedTuple):
+class RunCosts(NamedTuple):
     """The cost of a run, as far as it is known before training.
 
     Attributes:
@@ -85,7 +85,7 @@ def show_run_plan(request: Request, *, as_json: bool = False) -> None:
     render.text("Nothing was trained. Leave out --plan to start the run.", "dim")
 
 
-def costs_of(plan: Plan) -> Costs:
+def costs_of(plan: Plan) -> RunCosts:
     """Count and measure the cost of a plan whose data are on this machine."""
     from protofl.federation.round_stages import Workload
     from protofl.hooks.models.flops import profile
@@ -101,7 +101,7 @@ def costs_of(plan: Plan) -> Costs:
         batches.training(client) * plan.settings.batch_size * each[info.place_of(client)]
         for client in range(info.num_clients)
     )
-    return Costs(
+    return RunCosts(
         forward=[flops.forward for flops in counted],
         parameters=[profile(a, *info.sizes_of(a))[0] for a in info.architectures],
         training=training * info.participants / info.num_clients,
@@ -111,7 +111,7 @@ def costs_of(plan: Plan) -> Costs:
     )
 
 
-def _values(plan: Plan, costs: Costs) -> dict[str, Any]:
+def _values(plan: Plan, costs: RunCosts) -> dict[str, Any]:
     """Return costs as JSON values."""
     info = plan.info
     clients = Counter(info.place_of(client) for client in range(info.num_clients))
@@ -138,7 +138,7 @@ def _values(plan: Plan, costs: Costs) -> dict[str, Any]:
     }
 
 
-def _show_costs(plan: Plan, costs: Costs) -> None:
+def _show_costs(plan: Plan, costs: RunCosts) -> None:
     info, s = plan.info, plan.settings
     clients = Counter(info.place_of(client) for client in range(info.num_clients))
     render.table(

@@ -67,7 +67,6 @@ def show_results(results: SweepResult, sweep: Sweep, folder: Path) -> None:
     title = f"{_name(sweep)}: {results.words}" + ", mean ± std" * (sweep.trials > 1)
     render.table(columns, rows, title=title, right=numbers)
     pairs = [("results", shown_path(folder / "results.csv") + ", results.json")]
-    pairs.append(("picture", f"protofl plot sweep {shown_path(folder)}"))
     if sweep.shard.is_part:
         pairs.insert(0, ("other shards", _owed(results, sweep, folder)))
     if results.ties:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from protofl.hooks.discovery.registry import Registry
 from protofl_cli.method_cards import make_card, measured_sections
-from protofl_workbench.reproductions.benchmark.standings import Setting
+from protofl_workbench.reproductions.benchmark.standings import BenchmarkSetting
 from protofl_workbench.cards.benchmark_figures import BENCHMARK, record_folders, settings_of
 from protofl_workbench.cards.measurements import Measurements, measure
 from protofl_workbench.cards.published_figures import installed_reproductions
@@ -79,7 +79,7 @@ _reproductions = lru_cache(installed_reproductions)
 
 
 @lru_cache(maxsize=1)
-def _settings() -> list[Setting]:
+def _settings() -> list[BenchmarkSetting]:
     """Return the standings of the committed records."""
     (benchmark,) = (one for one in _reproductions() if one.name == BENCHMARK)
     return settings_of(benchmark, record_folders(benchmark))

@@ -26,7 +26,7 @@ from protofl.records.result import chosen_row
 from protofl_cli.markdown_tables import table
 from protofl_workbench.comparing.comparison import sheets
 from protofl_workbench.comparing.figure_table import markdown
-from protofl_workbench.reproductions.reproduction import Published, published_figure
+from protofl_workbench.reproductions.reproduction import PublishedFigure, published_figure
 
 RECORDS = Path(__file__).parents[1] / "reference/benchmark/table-10"
 FILES = ("config.json", "summary.json", "metrics.jsonl", "partition.json", "failure.json")
@@ -209,7 +209,7 @@ def _by_method(records: Iterable[Record]) -> dict[str, list[Record]]:
     return result
 
 
-def _table(records: Sequence[Record], published: Mapping[tuple[str, str], Published]) -> str:
+def _table(records: Sequence[Record], published: Mapping[tuple[str, str], PublishedFigure]) -> str:
     rows = []
     for method, of_method in _by_method(records).items():
         over = [record for record in of_method if not record.diverged]
@@ -242,7 +242,7 @@ def _with_rounds(records: Sequence[Record], which: str) -> str:
     return text if text == "–" else f"{text} ({rounds})"
 
 
-def _correlation(records: Sequence[Record], published: Mapping[tuple[str, str], Published]) -> str:
+def _correlation(records: Sequence[Record], published: Mapping[tuple[str, str], PublishedFigure]) -> str:
     """Return a line with the rank correlation of our best rounds and the published figures."""
     pairs = []
     for method, of_method in _by_method(records).items():

@@ -39,6 +39,19 @@ def test_every_name_is_used_in_an_example():
     assert set(pf.__all__) - shown - used == set()
 
 
+def test_the_page_of_compatibility_names_every_public_module():
+    page = (ROOT / "docs/reference/compatibility.md").read_text(encoding="utf-8")
+    listed = re.search(
+        r"^- The names in `__all__` of (.*?), with their docstrings", page, re.M | re.S
+    )
+    named = {"protofl", "protofl.testing", *(f"protofl.{name}" for name in pf._MODULES)}
+    assert {*re.findall(r"`([\w.]+)`", listed[1])} == named
+    for name in named:
+        module = importlib.import_module(name)
+        assert module.__all__, name
+        assert all(hasattr(module, each) for each in module.__all__), name
+
+
 @pytest.mark.parametrize("kind", CONTRACTS)
 def test_every_contract_is_documented(kind):
     page = (ROOT / "docs/how-to/test-a-plugin.md").read_text(encoding="utf-8")

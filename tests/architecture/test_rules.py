@@ -169,11 +169,20 @@ def test_dependencies_are_what_is_imported(package):
 
 
 def test_plugins_read_public_names_only():
+    spaces = {f"pf.{name}": getattr(protofl, name) for name in protofl._MODULES}
     for path in [path for package in PLUGINS for path in of(package)]:
+        names = {"pf": protofl, **spaces}
         for node in nodes(path):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                if node.value.id == "pf":
-                    assert node.attr in protofl.__all__, f"{text_of(path)}: pf.{node.attr}"
+            if isinstance(node, ast.ImportFrom) and node.module == "protofl":
+                names |= {
+                    alias.asname or alias.name: getattr(protofl, alias.name)
+                    for alias in node.names
+                    if alias.name in protofl._MODULES
+                }
+        for node in nodes(path):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in names:
+                space = names[ast.unparse(node.value)]
+                assert node.attr in space.__all__, f"{text_of(path)}: {ast.unparse(node)}"
 
 
 def test_a_method_imports_no_other_method():

@@ -324,7 +324,7 @@ def test_spoilt_files_end_in_words(
     Nothing is written elsewhere, and no code that a file names is imported.
     """
     (tmp_path / "payload.py").write_text("open(__file__ + '.imported', 'w')\nclass Evil: pass\n")
-    monkeypatch.setattr("protofl_workbench.plots.svg", lambda *_, **__: "<svg></svg>")
+    monkeypatch.setattr("protofl_workbench.plots.figure_files.svg", lambda *_, **__: "<svg></svg>")
     small, before = " ".join(tiny), {*tmp_path.iterdir()}
     for number in range(first, first + count):
         stream, folder = random.Random(f"file {number}"), tmp_path / str(number)

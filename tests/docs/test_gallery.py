@@ -15,7 +15,7 @@ TYPED = gallery.commands(PAGE)
 
 def test_every_kind_of_figure_is_there():
     assert {words[1] for words in TYPED if words[0] == "plot"} == {*KINDS}
-    assert {words[0] for words in TYPED} >= {"run", "sweep", "report", "reproduce"}
+    assert {words[0] for words in TYPED} >= {"run", "report", "reproduce"}
 
 
 def test_every_picture_is_written_by_a_command_and_committed():

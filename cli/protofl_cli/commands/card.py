@@ -18,7 +18,7 @@ from protofl_cli.options import Debug, option
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
-    from protofl_cli.method_cards import Card
+    from protofl_cli.method_cards import MethodCard
 
 
 @prints_json("protofl_cli.json_models.plugins:Card")
@@ -68,7 +68,7 @@ def card(
         render.plain(markdown(made).rstrip("\n").splitlines())
 
 
-def _card(name: str, runs: Path) -> Card:
+def _card(name: str, runs: Path) -> MethodCard:
     """Make the card of a method.
 
     Raises:

@@ -26,10 +26,9 @@ KINDS = {
     "traffic": "bytes sent and received in a round",
     "time": "seconds of a round by stage",
     "confusion": "confusion matrix (of a run with --metrics confusion or --record-predictions "
-    "last), of one client or of each client (with --record-predictions last)",
+    "last), of all clients or of each client (with --record-predictions last)",
     "calibration": "accuracy by confidence (of a run with --metrics calibration)",
     "split": "samples of each class at each client",
-    "sweep": "accuracy of a sweep's points over an option, with ties",
     **observed_pictures.KINDS,
 }
 """Kinds of pictures."""
@@ -38,11 +37,10 @@ TAKES = {
     "curve": ("y", "x", "band", "log_x", "target", "y_range"),
     "bars": ("figure",),
     "differences": ("figure", "baseline"),
-    "clients": ("as_", "at"),
-    "confusion": ("trial", "client", "as_", "at"),
+    "clients": ("at",),
+    "confusion": ("trial", "as_", "at"),
     "calibration": ("trial",),
     "split": ("trial",),
-    "sweep": ("x",),
     **observed_pictures.TAKES,
 }
 """{kind: its own options}."""
@@ -63,9 +61,7 @@ def plot(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=", ".join(KINDS))],
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN...", help="Run folders, or folders of runs; sweep: the folder of a sweep."
-        ),
+        typer.Argument(metavar="RUN...", help="Run folders, or folders of runs."),
     ],
     out: Annotated[
         Path | None,
@@ -85,8 +81,7 @@ def plot(
         option(
             "--x",
             "WHAT",
-            "curve: rounds, mb, upload-mb, seconds, flops or virtual; sweep: an option of the "
-            "sweep (default: rounds, or the option with the most values)",
+            "curve: rounds, mb, upload-mb, seconds, flops or virtual (default: rounds)",
         ),
     ] = None,
     log_x: Annotated[
@@ -122,8 +117,8 @@ def plot(
         option(
             "--as",
             "FORM",
-            "clients: sorted, box or strip; similarity: pearson, spearman or cka; confusion: all "
-            "or each client (default: the first)",
+            "similarity: pearson, spearman or cka; confusion: all or each client (default: the "
+            "first)",
         ),
     ] = None,
     at: Annotated[
@@ -134,9 +129,6 @@ def plot(
             "clients: final, best (on test samples) or validation; confusion: last, best or "
             "validation (default: final or last)",
         ),
-    ] = None,
-    client: Annotated[
-        int | None, option("--client", "N", "confusion: Number of a client (default: all)", min=0)
     ] = None,
     trial: Annotated[
         int | None, option("--trial", "N", "Kinds with a single run: Trial (default: 0)", min=0)
@@ -191,24 +183,21 @@ def plot(
     arguments = {
         "y": y, "x": x, "log_x": log_x, "band": band, "target": target,
         "y_range": None if y_range is None else _range(y_range), "figure": figure,
-        "baseline": baseline, "as_": as_, "at": at, "client": client, "trial": trial,
+        "baseline": baseline, "as_": as_, "at": at, "trial": trial,
         "round": round_ and round_ - 1,
     }  # fmt: skip
     options = _options(kind, arguments, bool(group_by or label or order))
     size, target_file = _width(width, for_), _target(kind, out, force)
     with render.waiting("drawing"):
-        from protofl_workbench import plots
         from protofl_workbench.comparing.run_groups import runs_in, sound_runs, state_notes
+        from protofl_workbench.plots.figure_files import save, save_animation
 
-        if kind == "sweep":
-            made = _sweep(runs, options, size, font)
-            plots.save(made, target_file)
-            render.line(f"picture: {target_file}")
-            return
         if kind == "embedding":
+            from protofl_workbench.plots.embedding_animation import embedding
+
             run = _only(kind, [run for folder in runs for run in runs_in(folder)])
-            frames = plots.embedding(run, **options, width=size, font=font)
-            plots.save_animation(frames, target_file)
+            frames = embedding(run, **options, width=size, font=font)
+            save_animation(frames, target_file)
             render.line(f"animation: {target_file} ({len(frames)} rounds)")
             return
         damaged: list[str] = []
@@ -216,7 +205,7 @@ def plot(
         notes = damaged + state_notes(usable)
         names = Naming(group_by or (), label or (), order)
         made = _draw(kind, usable, options, names, size, font, notes)
-        plots.save(made, target_file)
+        save(made, target_file)
     render.line(f"picture: {target_file}")
     for line in notes:
         render.text(line, "dim")
@@ -239,7 +228,7 @@ def _options(kind: str, arguments: dict[str, Any], groups: bool) -> dict[str, An
         raise UsageError(
             f"{kind} has no option {flag}", f"it belongs to {' and '.join(whose)}", "leave it out"
         )
-    if kind in (*ONE, "sweep") and groups:
+    if kind in ONE and groups:
         raise UsageError(
             f"{kind} has no options --group-by, --label and --order", do="leave them out"
         )
@@ -313,7 +302,9 @@ def _draw(
         if kind in observed_pictures.KINDS:
             return observed_pictures.draw(kind, run, options, width, font)
         if kind == "calibration":
-            return plots.calibration(run, **options, width=width, font=font)
+            from protofl_workbench.plots.calibration_chart import calibration
+
+            return calibration(run, **options, width=width, font=font)
         return _confusion(run, options, width, font)
     if kind == "differences":
         from protofl_workbench.comparing.compare import compare
@@ -324,42 +315,27 @@ def _draw(
         )
         notes += [line for line in comparison.notes if line.startswith(("label: ", "order: "))]
         return plots.differences(comparison, figure, width=width, font=font)
-    keywords = {"log_x": "log", "as_": "kind", "at": "when"}
+    from protofl_workbench.plots.bar_charts import stages
+
+    keywords = {"log_x": "log", "at": "when"}
     asked = {keywords.get(key, key): value for key, value in options.items()}
     draw: dict[str, Callable[..., Figure]] = {
         "curve": plots.curve, "bars": plots.bars, "clients": plots.clients,
-        "traffic": plots.traffic, "time": plots.stages,
+        "traffic": plots.traffic, "time": stages,
     }  # fmt: skip
     return draw[kind](_groups(runs, names, notes), **asked, width=width, font=font)
 
 
 def _confusion(run: Run, options: dict[str, Any], width: Any, font: Any) -> Figure:  # noqa: ANN401 - as in _draw
-    """Draw the confusion of all clients, of one, or of each."""
-    from protofl.errors import UsageError, unknown
-    from protofl_workbench import plots
+    """Draw the confusion of all clients, or of each."""
+    from protofl.errors import unknown
+    from protofl_workbench.plots.matrices import confusion, confusions
 
     form = options.pop("as_", "all")
     if form not in ("all", "each"):
         raise unknown("form of --as", form, ("all", "each"))
-    if form == "all":
-        return plots.confusion(run, **options, width=width, font=font)
-    if "client" in options:
-        raise UsageError("--as each shows all clients", do="leave out --as or --client")
-    return plots.confusions(run, **options, width=width, font=font)
-
-
-def _sweep(folders: Sequence[Path], options: dict[str, Any], width: Any, font: Any) -> Figure:  # noqa: ANN401 - as in _draw
-    """Draw the results of a sweep from its folder."""
-    from protofl.errors import UsageError
-    from protofl_workbench.sweeps.sweep_chart import sweep_chart
-    from protofl_workbench.sweeps.sweep_results import load_results
-
-    if len(folders) > 1:
-        raise UsageError(
-            f"sweep shows one sweep, and {len(folders)} folders were given",
-            do="give the --out folder of one sweep",
-        )
-    return sweep_chart(load_results(folders[0]), **options, width=width, font=font)
+    draw = confusion if form == "all" else confusions
+    return draw(run, **options, width=width, font=font)
 
 
 def _only(kind: str, runs: Sequence[Run]) -> Run:

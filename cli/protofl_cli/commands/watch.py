@@ -41,7 +41,7 @@ def watch(
     """
     from protofl.errors import UsageError
     from protofl.records.monitor import Monitor
-    from protofl_cli.run_lines import RIGHT, Lines, board
+    from protofl_cli.run_lines import RIGHT, RunLines, board
 
     path = expand_user(folder)
     if not path.is_dir():
@@ -51,7 +51,7 @@ def watch(
     if as_json:
         print_json([_values(run) for run in following.look()])
         return
-    lines = Lines(path)
+    lines = RunLines(path)
     if once:
         render.board(partial(board, following.look(), path), RIGHT)
         return

@@ -72,7 +72,7 @@ class RoundStarted(_InRound):
     event: Literal["round_started"]
 
 
-class Stage(_Event):
+class StageStarted(_Event):
     """A stage of the round starts."""
 
     event: Literal["stage"]
@@ -90,7 +90,7 @@ class RefusedUpload(_InRound):
     """Number of the client."""
 
 
-class Evaluation(_InRound):
+class EvaluationDone(_InRound):
     """Clients were evaluated; a figure is null if the run has none."""
 
     event: Literal["evaluation"]
@@ -112,7 +112,7 @@ class Evaluation(_InRound):
     """Test accuracy of honest clients."""
 
 
-class Round(_InRound):
+class RoundDone(_InRound):
     """A round is finished."""
 
     event: Literal["round"]
@@ -173,10 +173,10 @@ EventLine = Annotated[
     | DryRun
     | Started
     | RoundStarted
-    | Stage
+    | StageStarted
     | RefusedUpload
-    | Evaluation
-    | Round
+    | EvaluationDone
+    | RoundDone
     | Checkpoint
     | Note
     | Finished

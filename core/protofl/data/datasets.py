@@ -8,15 +8,13 @@ from protofl.data.arrays import dataset_from_arrays
 from protofl.data.columns import distinct, mapped_column
 from protofl.data.dataset import Dataset, target_fields
 from protofl.data.download import download, files_key
-from protofl.data.file_kinds import FileKind, kind_of_file
+from protofl.data.file_kinds import kind_of_file
 from protofl.data.fitting import Fitting
 from protofl.data.generators import Generator, Outline
 from protofl.data.image_files import (
-    DecodedImages,
     ImageFiles,
     decode_images,
     open_image,
-    upright,
 )
 from protofl.data.mapped import mapped_zeros
 from protofl.data.npz import read_npz
@@ -26,8 +24,6 @@ from protofl.data.tasks import Task, TaskOptions
 
 __all__ = [
     "Dataset",
-    "DecodedImages",
-    "FileKind",
     "Fitted",
     "Fitting",
     "Generator",
@@ -51,5 +47,4 @@ __all__ = [
     "open_image",
     "read_npz",
     "target_fields",
-    "upright",
 ]

@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FileKind", "kind_of_file"]
-
 
 @dataclass(frozen=True)
 class FileKind:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -26,14 +27,6 @@ from protofl.errors import UsageError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-__all__ = [
-    "DecodedImages",
-    "ImageFiles",
-    "decode_images",
-    "open_image",
-    "upright",
-]
 
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
 """Pillow's formats of images that are read. Others are not tried: EPS would start Ghostscript."""
@@ -140,7 +133,7 @@ def open_image(source: Path | IO[bytes], name: str = "") -> Image:
                 _DEEP: ";16" in str(getattr(file, "tile", "")),
             }
             file.load()
-            image = upright(file)
+            image = _upright(file)
             image.info |= facts
             return image
     except (OSError, ValueError, SyntaxError, EOFError, PIL.Image.DecompressionBombError) as error:
@@ -152,7 +145,7 @@ def open_image(source: Path | IO[bytes], name: str = "") -> Image:
         ) from error
 
 
-def upright(image: Image) -> Image:
+def _upright(image: Image) -> Image:
     """Return a copy of an image, turned as its EXIF orientation says."""
     from PIL import ImageOps
 
@@ -226,7 +219,8 @@ def decode_images(
 
     Args:
         count: Number of images N.
-        image_of: Opens the image of a row, and says what it is called; called in threads.
+        image_of: Opens the image of a row, and says what it is called; called in threads. The image
+            is turned in place as its EXIF orientation says.
         side: Images become side×side pixels.
         fit: See `square`.
         files: How files become pixels; its range is found if it has none.
@@ -234,6 +228,8 @@ def decode_images(
     Raises:
         UsageError: An image can't be read or converted, or all lose their content.
     """
+    from PIL import ImageOps
+
     x = np.empty((count, 3, side, side), np.uint8)
     bounds: dict[int, tuple[str, float, float]] = {}
     seen: list[dict[str, str]] = [{} for _ in range(count)]
@@ -241,6 +237,8 @@ def decode_images(
 
     def put(row: int) -> None:
         image, name = image_of(row)
+        with suppress(Exception):  # damaged EXIF raises many errors, and tells no orientation
+            ImageOps.exif_transpose(image, in_place=True)
         modes[row] = image.mode
         wide = is_wide(image)
         if wide and row not in bounds:

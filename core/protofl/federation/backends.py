@@ -3,25 +3,22 @@
 Public as ``protofl.backends``.
 """
 
-from protofl.data.batches import Table
 from protofl.errors import HostFailure, NotReplayable, device_is_full
 from protofl.federation.dispatcher import Dispatcher
 from protofl.federation.host import Host
 from protofl.federation.jobs import Absent, Job, Reply, SaveReply
 from protofl.federation.plan import Plan
-from protofl.federation.pool_interface import ClientFiles, Flights, Pool, Presence
+from protofl.federation.pool_interface import Pool
 from protofl.federation.run_data import installed_transforms, load_dataset
-from protofl.federation.step_trace import StepTrace, read_outside
+from protofl.federation.step_trace import StepTrace
 from protofl.federation.train_job import TrainJob
 from protofl.system.device import visible_as_only
 from protofl.system.machine import Idle, fresh_interpreter
-from protofl.system.transfers import has_streams, module_of, to_device
+from protofl.system.transfers import has_streams, to_device
 
 __all__ = [
     "Absent",
-    "ClientFiles",
     "Dispatcher",
-    "Flights",
     "Host",
     "HostFailure",
     "Idle",
@@ -29,19 +26,15 @@ __all__ = [
     "NotReplayable",
     "Plan",
     "Pool",
-    "Presence",
     "Reply",
     "SaveReply",
     "StepTrace",
-    "Table",
     "TrainJob",
     "device_is_full",
     "fresh_interpreter",
     "has_streams",
     "installed_transforms",
     "load_dataset",
-    "module_of",
-    "read_outside",
     "to_device",
     "visible_as_only",
 ]

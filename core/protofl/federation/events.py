@@ -18,6 +18,20 @@ if TYPE_CHECKING:
     from protofl.records.row import Row
     from protofl.records.run_folder import RunFolder
 
+__all__ = [
+    "ClientDone",
+    "DryRunStarted",
+    "Event",
+    "Finished",
+    "FolderMade",
+    "Note",
+    "Planned",
+    "RoundDone",
+    "RoundStarted",
+    "StageStarted",
+    "StepsDone",
+]
+
 
 class Event:
     """An event of a run."""

@@ -50,7 +50,7 @@ from protofl.federation.task_checks import check_task, with_usual_metrics
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import cost
-from protofl.hooks.models.optimisers import Schedule, schedule_of
+from protofl.hooks.models.optimisers import LearningRateSchedule, schedule_of
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose, plugins_of_kinds
 from protofl.hooks.views.run_info import RunInfo
@@ -320,14 +320,14 @@ class Plan:
         return self.settings.seed + trial
 
     @cached_property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> LearningRateSchedule:
         """Schedule of the learning rate over rounds."""
         return schedule_of(self.settings.lr_schedule, self.settings.options.get("schedule", {}))
 
     @property
     def scheduled(self) -> bool:
         """True if the learning rate changes between rounds."""
-        return self.schedule != Schedule()
+        return self.schedule != LearningRateSchedule()
 
     def rate(self, round: int) -> float:
         """Return the factor of all learning rates in a round."""

@@ -14,7 +14,7 @@ from protofl import functional
 from protofl.errors import UsageError
 from protofl.federation.jobs import EvaluateReply, TrainReply
 from protofl.federation.plan import Plan
-from protofl.functional.margins import largest_margins
+from protofl.functional.margins import class_margins, largest_margins
 from protofl.functional.precision import in_float64
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tables import finite, rounded
@@ -251,9 +251,7 @@ def margins(global_state: Payload, uploads: Mapping[int, Payload], classes: int)
     """FedTGP, Fig. 1: margins of the global prototypes, and the clients' largest, by class."""
     global_margins = None
     if global_state.is_table("prototypes"):
-        global_margins = _numbers(
-            functional.class_margins(*global_state.table("prototypes", classes))
-        )
+        global_margins = _numbers(class_margins(*global_state.table("prototypes", classes)))
     tables = [upload.table("prototypes", classes) for upload in uploads.values()]
     width = max(rows.shape[1] for rows, _ in tables)
     # Native widths differ; further zeros change no distance within a client.

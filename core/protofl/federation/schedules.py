@@ -13,7 +13,6 @@ import numpy as np
 
 from protofl.errors import UsageError
 from protofl.federation import jobs
-from protofl.federation.device_model import Moment
 from protofl.federation.evaluation import counts_in
 from protofl.federation.jobs import TrainReply
 from protofl.federation.participation import Participation
@@ -27,7 +26,7 @@ from protofl.hooks.transport.rules import Fault
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.atomic import ScratchFolder
 
-__all__ = ["Clock", "Desk", "Moment", "Schedule", "TrainReply"]
+__all__ = ["Desk", "Schedule", "TrainReply"]
 
 
 class Schedule(Protocol):

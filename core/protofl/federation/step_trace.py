@@ -59,6 +59,25 @@ class StepTrace:
         self._step, self._memory, self._results = step, [*memory], results
         self._calls: list[_Call] = []
 
+    @staticmethod
+    def read_outside(step: Callable[[], object], memory: Iterable[Tensor]) -> list[object]:
+        """Run a step, and return everything that a recording of it has to keep alive.
+
+        Args:
+            step: The step.
+            memory: Its fixed memory.
+
+        Returns:
+            Tensors outside of the memory that it reads and did not compute, and storages that it
+            created and that are left after it, such as a table that a module creates in its first
+            call.
+        """
+        mode = _Outside(memory)
+        with mode:
+            step()
+        left = [torch.UntypedStorage._new_with_weak_ptr(ref.cdata) for ref in mode.made]
+        return [*mode.outside, *(storage for storage in left if storage is not None)]
+
     @property
     def constants(self) -> list[Tensor]:
         """Tensors outside of the fixed memory that the step reads; a recording keeps them alive."""
@@ -113,24 +132,6 @@ class Waits(RuntimeError):
 
 class Keeps(RuntimeError):
     """A step keeps a tensor that it has computed, for code outside of it; `eager` can run it."""
-
-
-def read_outside(step: Callable[[], object], memory: Iterable[Tensor]) -> list[object]:
-    """Run a step, and return everything outside of the memory that a recording has to keep alive.
-
-    Args:
-        step: The step.
-        memory: Its fixed memory.
-
-    Returns:
-        Tensors that it reads and did not compute, and storages that it created and that are left
-        after it, such as a table that a module creates in its first call.
-    """
-    mode = _Outside(memory)
-    with mode:
-        step()
-    left = [torch.UntypedStorage._new_with_weak_ptr(ref.cdata) for ref in mode.made]
-    return [*mode.outside, *(storage for storage in left if storage is not None)]
 
 
 class _Call:

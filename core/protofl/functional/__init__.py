@@ -13,7 +13,6 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `cosine_alignment`       the same by angles: L_R of FedORGP Eq. 8
 `pair_margin`            maximum over pairs of classes: FedTGP Eq. 9 before the threshold
 `nearest_margin`         maximum of the distance to the nearest class: FedTGP Fig. 1
-`class_margins`          of each class the distance to the nearest other: FedTGP Fig. 1
 `mean_margin`            average margin: FedSA Eq. 6
 `margin_contrastive_…`   ``loss``: FedTGP Eq. 10, FedSA Eq. 7
 `simplex_etf`            fixed points of the classes: V of FedKTL section 3.3.2, AlignFed
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     )
     from protofl.functional.etf import simplex_etf
     from protofl.functional.margins import (
-        class_margins,
         margin_contrastive_loss,
         mean_margin,
         nearest_margin,
@@ -69,7 +67,7 @@ _NAMES = {
     "distances": "cosine_alignment prototype_alignment prototype_distance squared_distances",
     "distillation": "ensemble_logits kl_divergence variance_weights",
     "etf": "simplex_etf",
-    "margins": "class_margins margin_contrastive_loss mean_margin nearest_margin pair_margin",
+    "margins": "margin_contrastive_loss mean_margin nearest_margin pair_margin",
     "precision": "has_float64 in_float64",
     "prototypes": "aggregate_prototypes class_means ema",
 }
@@ -78,7 +76,6 @@ _HOME = {name: file for file, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "aggregate_prototypes",
-    "class_margins",
     "class_means",
     "cosine_alignment",
     "ema",

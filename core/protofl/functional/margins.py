@@ -90,8 +90,6 @@ def class_margins(prototypes: Tensor, known: Tensor) -> Tensor:
 def largest_margins(prototypes: Tensor, known: Tensor) -> Tensor:
     """Return the largest of the clients' `class_margins` by class: "maximum" in FedTGP's Fig. 1.
 
-    For the records and plots of core; not among the public names.
-
     Args:
         prototypes: [M, C, K] of M ≥ 1 clients.
         known: [M, C] bool, the classes that each has.

@@ -22,8 +22,8 @@ from protofl.hooks.plugin.members import Choice
 from protofl.records.row import Row
 from protofl.runs.dry_run.short_rounds import for_dry_rounds, two_dry_rounds
 from protofl.runs.engine_trial import (
+    EngineTrial,
     Spread,
-    Trial,
     difference,
     differently_rounded,
     most,
@@ -204,7 +204,7 @@ class Reference:
         clients: The clients that took part.
     """
 
-    trial: Trial
+    trial: EngineTrial
     spread: Spread
     clients: Sequence[int]
 

@@ -113,7 +113,7 @@ Updates = Mapping[int, Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
-class Trial:
+class EngineTrial:
     """The rounds of an engine.
 
     Attributes:
@@ -171,7 +171,7 @@ class Spread:
         return MARGIN * max(found[name], statistics.median(found.values())) if found else 0.0
 
 
-def spread(eager: Trial, other: Trial, device: torch.device | None = None) -> Spread:
+def spread(eager: EngineTrial, other: EngineTrial, device: torch.device | None = None) -> Spread:
     """Return how far two trials of ``eager`` are apart of which one is rounded differently.
 
     Args:
@@ -192,8 +192,8 @@ def _finite(number: float) -> float:
 
 
 def difference(
-    eager: Trial,
-    other: Trial,
+    eager: EngineTrial,
+    other: EngineTrial,
     factors: str,
     names: Mapping[int, str],
     method: str,
@@ -238,7 +238,9 @@ def difference(
     return ""
 
 
-def _losses(eager: Trial, other: Trial) -> Iterator[tuple[int, TrialRound, str, float, float]]:
+def _losses(
+    eager: EngineTrial, other: EngineTrial
+) -> Iterator[tuple[int, TrialRound, str, float, float]]:
     """Yield each loss term of the other trial, and its difference relative to the sum of all.
 
     Yields:
@@ -253,7 +255,7 @@ def _losses(eager: Trial, other: Trial) -> Iterator[tuple[int, TrialRound, str, 
 
 
 def _updates(
-    eager: Trial, other: Trial, device: torch.device | None
+    eager: EngineTrial, other: EngineTrial, device: torch.device | None
 ) -> Iterator[tuple[int, str, float]]:
     """Yield each client's tensors, and the relative difference of their updates."""
     for ours, theirs in ((eager.updates, other.updates), (eager.buffers, other.buffers)):
@@ -404,7 +406,7 @@ def differently_rounded(plan: Plan) -> Plan:
     return replace(plan, choices={**plan.choices, "engine": engine})
 
 
-def try_engine(plan: Plan, clients: Sequence[int]) -> Trial:
+def try_engine(plan: Plan, clients: Sequence[int]) -> EngineTrial:
     """Train some clients for some short rounds, with the engine instance of the plan."""
     host, rounds = _TrialHost(for_trial(plan, clients)), list[TrialRound]()
     federation = Federation(host.plan, host, participation=_Chosen(host.plan, clients))
@@ -424,7 +426,7 @@ def try_engine(plan: Plan, clients: Sequence[int]) -> Trial:
         }
         for place in (0, 1)
     )
-    return Trial(rounds, weights, buffers, [*host.notes])
+    return EngineTrial(rounds, weights, buffers, [*host.notes])
 
 
 def _copies(host: Host, client: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

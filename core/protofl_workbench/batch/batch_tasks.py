@@ -57,7 +57,7 @@ def with_hosts(request: Request, hosts: int) -> Request:
     return replace(request, options={**options, **place})
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Gives a batch its runs one by one."""
 
     def next(self) -> BatchRun | None:
@@ -85,7 +85,7 @@ class Source(Protocol):
         ...
 
 
-class RunChecks:
+class BatchChecks:
     """Runs to check.
 
     Args:
@@ -125,7 +125,7 @@ class RunExecution:
     """Runs to execute."""
 
     def __init__(
-        self, source: Source, *, hosts: int, group: str, repeat_diverged: bool = True
+        self, source: BatchSource, *, hosts: int, group: str, repeat_diverged: bool = True
     ) -> None:
         self._source, self._hosts, self._group = source, hosts, group
         self._repeat_diverged = repeat_diverged

@@ -7,7 +7,7 @@
         checked = batch.check_all(batch_runs)            # plan and dry run of each, no training
         outcomes = batch.run_all(checked)            # in the same order
 
-With a `Source` instead of a list, `Batch.do` chooses the next run from earlier outcomes.
+With a `BatchSource` instead of a list, `RunBatch.do` chooses the next run from earlier outcomes.
 
 Runs start through `protofl.runs.reuse` only: finished runs are not repeated, and interrupted runs
 are resumed. `run_all` does not raise errors of runs; they are in each `Outcome`.
@@ -34,16 +34,16 @@ from protofl.system.files.home import expand_user
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 from protofl_workbench.batch.batch_tasks import (
+    BatchChecks,
+    BatchSource,
     OrderedRuns,
-    RunChecks,
     RunExecution,
-    Source,
     shared_cores,
 )
 from protofl_workbench.batch.workers import GRACE, LocalWorker, ProcessWorker, WorkerMessage
 
 
-class Batch:
+class RunBatch:
     """Executes runs; a context manager, after which no run is in progress.
 
     Args:
@@ -71,9 +71,9 @@ class Batch:
         self._workers: list[ProcessWorker | LocalWorker] = []
         self._free: list[ProcessWorker | LocalWorker] = []
         self._going: dict[ProcessWorker | LocalWorker, BatchRun] = {}
-        self._task: RunChecks | RunExecution = RunChecks((), measure=False)
+        self._task: BatchChecks | RunExecution = BatchChecks((), measure=False)
 
-    def __enter__(self) -> Batch:
+    def __enter__(self) -> RunBatch:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -112,7 +112,7 @@ class Batch:
         Returns:
             The results in the same order, with the errors of runs.
         """
-        task = RunChecks(batch_runs, measure=measure, only_plan=only_plan)
+        task = BatchChecks(batch_runs, measure=measure, only_plan=only_plan)
         most = shared_cores([one.request for one in batch_runs], self._at_once)[0]
         self._work(task, most)
         return [task.found[one] for one in batch_runs]
@@ -134,7 +134,7 @@ class Batch:
 
     def do(
         self,
-        source: Source,
+        source: BatchSource,
         alike: Sequence[Request],
         *,
         on_gpu: bool = False,
@@ -153,7 +153,7 @@ class Batch:
 
     # --- execution --------------------------------------------------------------------------------
 
-    def _work(self, task: RunChecks | RunExecution, most: int) -> None:
+    def _work(self, task: BatchChecks | RunExecution, most: int) -> None:
         self._task = task
         while True:
             while len(self._going) < most and (batch_run := task.next(self._follow)) is not None:

@@ -11,12 +11,13 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.hooks.discovery.registry import Registry
+from protofl_workbench.reproductions.benchmark import standings
 from protofl_workbench.reproductions.benchmark.benchmark_records import (
     LOCAL,
     folder_of,
     read_records,
 )
-from protofl_workbench.reproductions.benchmark.standings import Setting, Standing, setting_of
+from protofl_workbench.reproductions.benchmark.standings import BenchmarkSetting
 from protofl_workbench.reproductions.reproduction import Reproduction
 
 BENCHMARK = "benchmark/htfl"
@@ -27,8 +28,6 @@ IN_CHECKOUT = Path("docs/reference/benchmark")
 
 INSTALLED = "records"
 """Folder of the same records beside the reproduction's file in an installed package."""
-
-BETTER, WORSE, EQUAL = "better", "worse", "no significant difference"
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def _installed(benchmark: Reproduction) -> list[Path]:
     return [place] if isinstance(place, Path) else []
 
 
-def settings_of(benchmark: Reproduction, folders: Iterable[Path]) -> list[Setting]:
+def settings_of(benchmark: Reproduction, folders: Iterable[Path]) -> list[BenchmarkSetting]:
     """Return the standings of all methods with a record, by setting in the benchmark's order.
 
     Of several records of a method in a setting, that of the first folder counts.
@@ -104,14 +103,11 @@ def settings_of(benchmark: Reproduction, folders: Iterable[Path]) -> list[Settin
     for folder in folders:
         for record in read_records(folder):
             records.setdefault((record["setting"], record["method"]), record)
-    by_setting: dict[str, list[dict[str, Any]]] = {name: [] for name in benchmark.columns}
-    for (setting, _), record in records.items():
-        by_setting.setdefault(setting, []).append(record)
-    return [setting_of(name, found) for name, found in by_setting.items() if found]
+    return standings.settings_of(benchmark.columns, records.values())
 
 
 def benchmark_rows(
-    method: str, benchmark: Reproduction, settings: Sequence[Setting]
+    method: str, benchmark: Reproduction, settings: Sequence[BenchmarkSetting]
 ) -> list[BenchmarkRow]:
     """Return the figures of a method in the settings in which it has a record."""
     rows = []
@@ -131,7 +127,7 @@ def benchmark_rows(
                 _known(standing.low) if standing else None,
                 _known(standing.high) if standing else None,
                 _known(local.accuracy) if local else None,
-                _against(standing, local, setting),
+                setting.against(method, LOCAL),
                 setting.baseline,
                 (standing.rank or None) if standing else None,
                 len(setting.ranked),
@@ -141,17 +137,6 @@ def benchmark_rows(
             )
         )
     return rows
-
-
-def _against(standing: Standing | None, local: Standing | None, setting: Setting) -> str:
-    """Compare a ranked method with ``local``, by the test of the benchmark."""
-    if standing is None or local is None or not standing.rank or not local.rank:
-        return ""
-    if standing.method == LOCAL:
-        return ""
-    if not setting.differ(standing.method, LOCAL):
-        return EQUAL
-    return BETTER if standing.mean_rank < local.mean_rank else WORSE
 
 
 def _known(value: float) -> float | None:

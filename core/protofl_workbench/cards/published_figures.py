@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from protofl.errors import ProtoflError
 from protofl_workbench.reproductions.finding import collections
-from protofl_workbench.reproductions.reproduction import EMPTY, UNKNOWN, Line, Reproduction
+from protofl_workbench.reproductions.reproduction import EMPTY, UNKNOWN, Reproduction, TableLine
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _rows_of(reproduction: Reproduction, method: str) -> list[PublishedRow]:
     return found
 
 
-def _method(reproduction: Reproduction, row: Line, column: Line) -> str:
+def _method(reproduction: Reproduction, row: TableLine, column: TableLine) -> str:
     """Return the method of a cell; options of the row win over those of its column."""
     for options in (row.options, column.options, reproduction.options):
         if "method" in options:
@@ -82,5 +82,5 @@ def _method(reproduction: Reproduction, row: Line, column: Line) -> str:
     return ""
 
 
-def _label(column: Line) -> str:
+def _label(column: TableLine) -> str:
     return " ".join(text for text in (column.group, column.label) if text)

@@ -53,7 +53,7 @@ def _number(value: object) -> float:
 
 
 @dataclass(frozen=True)
-class Figure:
+class RoundFigure:
     """A figure of a round.
 
     Attributes:
@@ -93,41 +93,43 @@ class Figure:
 
 
 FIGURES = {
-    "accuracy": Figure("test accuracy", "test_accuracy", share=True),
-    "client-accuracy": Figure("mean client accuracy", "client_test_accuracy", share=True),
-    "validation-accuracy": Figure("validation accuracy", "validation_accuracy", share=True),
-    "train-accuracy": Figure("training accuracy", "measures.train_accuracy", share=True),
-    "global-accuracy": Figure("global accuracy", "measures.global_accuracy", share=True),
-    "server-accuracy": Figure("server accuracy", "extra.server_test_accuracy", share=True),
-    "honest-accuracy": Figure("accuracy of honest clients", "honest_accuracy", share=True),
-    "unseen-accuracy": Figure("unseen clients", "unseen_accuracy", share=True),
-    "fine-tuned-accuracy": Figure("unseen clients, fine-tuned", "fine_tuned_accuracy", share=True),
-    "loss": Figure("training loss", "train_loss", lower=True),
-    "worst": Figure("worst client's accuracy", over_clients(min), share=True),
-    "decile": Figure("lowest decile of clients", over_clients(lowest_decile), share=True),
-    "std": Figure("std over clients", "test_accuracy_std", share=True, lower=True),
-    "gini": Figure("Gini over clients", over_clients(gini), lower=True),
-    "ece": Figure("calibration error", "metrics.ece.all", lower=True),
-    "macro-f1": Figure("macro F1", "metrics.macro-f1.all"),
-    "balanced-accuracy": Figure("balanced accuracy", "metrics.balanced-accuracy.all"),
-    "map": Figure("mean average precision", "metrics.map.all"),
-    "label-f1": Figure("macro F1 over labels", "metrics.label-f1.all"),
-    "mae": Figure("mean absolute error", "metrics.mae.all", lower=True),
-    "r2": Figure("R²", "metrics.r2.all"),
-    "perplexity": Figure("perplexity", "metrics.perplexity.all", lower=True),
-    "margin": Figure("prototype margin", "extra.prototype_margin"),
-    "lr": Figure("learning rate", "lr"),
+    "accuracy": RoundFigure("test accuracy", "test_accuracy", share=True),
+    "client-accuracy": RoundFigure("mean client accuracy", "client_test_accuracy", share=True),
+    "validation-accuracy": RoundFigure("validation accuracy", "validation_accuracy", share=True),
+    "train-accuracy": RoundFigure("training accuracy", "measures.train_accuracy", share=True),
+    "global-accuracy": RoundFigure("global accuracy", "measures.global_accuracy", share=True),
+    "server-accuracy": RoundFigure("server accuracy", "extra.server_test_accuracy", share=True),
+    "honest-accuracy": RoundFigure("accuracy of honest clients", "honest_accuracy", share=True),
+    "unseen-accuracy": RoundFigure("unseen clients", "unseen_accuracy", share=True),
+    "fine-tuned-accuracy": RoundFigure(
+        "unseen clients, fine-tuned", "fine_tuned_accuracy", share=True
+    ),
+    "loss": RoundFigure("training loss", "train_loss", lower=True),
+    "worst": RoundFigure("worst client's accuracy", over_clients(min), share=True),
+    "decile": RoundFigure("lowest decile of clients", over_clients(lowest_decile), share=True),
+    "std": RoundFigure("std over clients", "test_accuracy_std", share=True, lower=True),
+    "gini": RoundFigure("Gini over clients", over_clients(gini), lower=True),
+    "ece": RoundFigure("calibration error", "metrics.ece.all", lower=True),
+    "macro-f1": RoundFigure("macro F1", "metrics.macro-f1.all"),
+    "balanced-accuracy": RoundFigure("balanced accuracy", "metrics.balanced-accuracy.all"),
+    "map": RoundFigure("mean average precision", "metrics.map.all"),
+    "label-f1": RoundFigure("macro F1 over labels", "metrics.label-f1.all"),
+    "mae": RoundFigure("mean absolute error", "metrics.mae.all", lower=True),
+    "r2": RoundFigure("R²", "metrics.r2.all"),
+    "perplexity": RoundFigure("perplexity", "metrics.perplexity.all", lower=True),
+    "margin": RoundFigure("prototype margin", "extra.prototype_margin"),
+    "lr": RoundFigure("learning rate", "lr"),
 }
 """Figures with a short name; all others have the name that they have in the record."""
 
 
-def figure_named(name: str) -> Figure:
+def figure_named(name: str) -> RoundFigure:
     """Return a figure by its short name or its name in the record: ``loss_terms.align``."""
-    return FIGURES.get(name) or Figure(name, name)
+    return FIGURES.get(name) or RoundFigure(name, name)
 
 
 @dataclass(frozen=True)
-class Cost:
+class RoundCost:
     """A cost of rounds.
 
     Attributes:
@@ -144,17 +146,17 @@ class Cost:
 
 
 COSTS = {
-    "rounds": Cost("rounds", "rounds", lambda row: 1),
-    "mb": Cost("MB sent and received by all clients", "MB", lambda row: row.traffic / 1e6),
-    "upload-mb": Cost("MB sent by all clients", "MB sent", lambda row: row.upload_bytes / 1e6),
-    "seconds": Cost("seconds", "seconds", lambda row: float(row.seconds["total"])),
-    "flops": Cost(
+    "rounds": RoundCost("rounds", "rounds", lambda row: 1),
+    "mb": RoundCost("MB sent and received by all clients", "MB", lambda row: row.traffic / 1e6),
+    "upload-mb": RoundCost("MB sent by all clients", "MB sent", lambda row: row.upload_bytes / 1e6),
+    "seconds": RoundCost("seconds", "seconds", lambda row: float(row.seconds["total"])),
+    "flops": RoundCost(
         "FLOPs of all clients",
         "FLOPs",
         lambda row: number_at(row, "measures.flops.counted"),
         "--measure flops",
     ),
-    "virtual": Cost(
+    "virtual": RoundCost(
         "virtual seconds", "virtual s", lambda row: number_at(row, "virtual.seconds"), "--devices"
     ),
 }

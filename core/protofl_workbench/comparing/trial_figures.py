@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from protofl.errors import UsageError, unknown
-from protofl_workbench.comparing.run_figures import COSTS, Figure, figure_named
+from protofl_workbench.comparing.run_figures import COSTS, RoundFigure, figure_named
 from protofl_workbench.comparing.trials import Floats, PairKey, Trial, pair_key
 
 ROUNDS = {
@@ -35,7 +35,7 @@ class TrialFigure:
     when: str
 
     @property
-    def about(self) -> Figure:
+    def about(self) -> RoundFigure:
         """The figure."""
         return figure_named(self.figure)
 

@@ -14,68 +14,11 @@ Start with ``curves.py``.
 
 from __future__ import annotations
 
-from protofl_workbench.plots.bar_charts import bar_chart, bars, stages, traffic
-from protofl_workbench.plots.calibration_chart import (
-    calibration,
-    calibration_counts,
-    calibration_error,
-)
+from protofl_workbench.plots.bar_charts import bars, traffic
 from protofl_workbench.plots.client_charts import clients
-from protofl_workbench.plots.curves import Curve, curve, curve_chart
-from protofl_workbench.plots.embedding_animation import embedding
-from protofl_workbench.plots.figure_files import gif, save, save_animation, svg
-from protofl_workbench.plots.image_grids import images, images_of_runs
+from protofl_workbench.plots.curves import curve
+from protofl_workbench.plots.figure_files import save
 from protofl_workbench.plots.interval_chart import differences
-from protofl_workbench.plots.matrices import (
-    confusion,
-    confusion_by_client,
-    confusion_counts,
-    confusions,
-    matrix,
-    similarity,
-    split,
-)
-from protofl_workbench.plots.prototype_charts import (
-    alignment,
-    distances,
-    drift,
-    margin_curves,
-    margins,
-)
-from protofl_workbench.plots.tsne_charts import features, prototypes
+from protofl_workbench.plots.matrices import confusion, split
 
-__all__ = [
-    "Curve",
-    "alignment",
-    "bar_chart",
-    "bars",
-    "calibration",
-    "calibration_counts",
-    "calibration_error",
-    "clients",
-    "confusion",
-    "confusion_by_client",
-    "confusion_counts",
-    "confusions",
-    "curve",
-    "curve_chart",
-    "differences",
-    "distances",
-    "drift",
-    "embedding",
-    "features",
-    "gif",
-    "images",
-    "images_of_runs",
-    "margin_curves",
-    "margins",
-    "matrix",
-    "prototypes",
-    "save",
-    "save_animation",
-    "similarity",
-    "split",
-    "stages",
-    "svg",
-    "traffic",
-]
+__all__ = ["bars", "clients", "confusion", "curve", "differences", "save", "split", "traffic"]

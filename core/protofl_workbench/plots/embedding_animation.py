@@ -71,8 +71,7 @@ def embedding(
 
     All rounds are in one t-SNE, so positions of different rounds can be compared. Dots are
     features, circles clients' prototypes and triangles the server's, with a line from their
-    place in the frame before. Colours are classes. `protofl.plots.save_animation` writes the
-    figures as a GIF.
+    place in the frame before. Colours are classes. `save_animation` writes the figures as a GIF.
 
     Args:
         run: A run with ``--observe features``, ``prototypes`` or both, or its folder.

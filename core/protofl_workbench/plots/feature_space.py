@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from protofl import functional
 from protofl.errors import TooLittle
-from protofl.functional.margins import largest_margins
+from protofl.functional.margins import class_margins, largest_margins
 from protofl.records.observed import Observed, Prototypes
 from protofl_workbench.prototype_spreads import (
     Similarity,
@@ -50,7 +49,7 @@ def margins(observed: Observed, trial: int = 0, round: int | None = None) -> ByC
         trial: The trial.
         round: One round, or -1 for the last observed round; None for all.
     """
-    server_margins, largest = functional.class_margins, largest_margins
+    server_margins, largest = class_margins, largest_margins
     return _by_class(_each(observed, trial, round), server_margins, largest)
 
 

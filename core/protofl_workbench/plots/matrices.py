@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -36,18 +37,15 @@ def confusion(
     run: RunLike,
     trial: int = 0,
     *,
-    client: int | None = None,
     at: str = "last",
     **style: Unpack[StyleOptions],
 ) -> Figure:
-    """Draw the confusion matrix over the test samples of all clients, or of one client.
+    """Draw the confusion matrix over the test samples of all clients.
 
     Args:
         run: A run with ``--metrics confusion`` or ``--record-predictions last``, or its folder. For
-            a client, or another round than the last evaluated one, a run that has recorded the
-            predictions of this round.
+            another round than the last evaluated one, a run that has recorded its predictions.
         trial: The trial.
-        client: A client; None for all clients together.
         at: ``last``, ``best`` (on test samples) or ``validation``: the round.
         **style: ``width``: ``column``, ``page`` or inches; ``font``: ``serif`` or ``sans``.
 
@@ -56,22 +54,15 @@ def confusion(
         classes without test samples are grey.
 
     Raises:
-        UsageError: The run has not recorded a confusion matrix, or not the predictions; or there
-            is no such client.
+        UsageError: The run has not recorded a confusion matrix, or not the predictions.
     """
     loaded_run = run_in(run)
     names = list(loaded_run.split(trial).classes)
-    if client is None and at == "last":
+    if at == "last":
         counts = confusion_counts(loaded_run, trial)
     else:
-        each = confusion_by_client(loaded_run, at, trial)
-        if client is not None and client not in each:
-            raise UsageError(
-                f"no predictions of client {client} in this round",
-                f"clients with predictions: {', '.join(map(str, each))}",
-            )
-        counts = np.asarray(sum(each.values())) if client is None else each[client]
-    return matrix(counts, names, "predicted class", "class", **style)
+        counts = np.asarray(sum(confusion_by_client(loaded_run, at, trial).values()))
+    return _matrix(counts, names, style)
 
 
 def confusion_counts(run: RunLike, trial: int = 0) -> npt.NDArray[np.float64]:
@@ -184,22 +175,8 @@ def _shares(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return shares
 
 
-def matrix(
-    counts: npt.NDArray[np.float64],
-    names: list[str],
-    across: str,
-    down: str,
-    **style: Unpack[StyleOptions],
-) -> Figure:
-    """Draw a square table of counts as shares of its rows, in %; rows without counts are grey.
-
-    Args:
-        counts: Counts ≥ 0, [C, C].
-        names: Names of the C rows and columns.
-        across: Title of the columns.
-        down: Title of the rows.
-        **style: ``width`` and ``font``, see `confusion`.
-    """
+def _matrix(counts: npt.NDArray[np.float64], names: Sequence[str], style: StyleOptions) -> Figure:
+    """Draw counts [C, C] as shares of their rows, in %; rows without counts are grey."""
     look, count = Style(**style), len(counts)
     shares = 100 * _shares(counts)
     made, axes = look.canvas(0.95 * look.inches)
@@ -222,8 +199,8 @@ def matrix(
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set(visible=True, color=INK, linewidth=0.6)
-    axes.set_xlabel(across, fontsize=look.large)
-    axes.set_ylabel(down, fontsize=look.large)
+    axes.set_xlabel("predicted class", fontsize=look.large)
+    axes.set_ylabel("class", fontsize=look.large)
     return made
 
 

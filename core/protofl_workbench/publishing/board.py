@@ -37,14 +37,22 @@ from protofl_workbench.reporting.page_parts import (
     Fact,
     Link,
     Page,
+    PageTable,
     Part,
     Picture,
     Section,
-    Table,
 )
 from protofl_workbench.reproductions.benchmark.benchmark_pictures import groups_figure, ranks_figure
 from protofl_workbench.reproductions.benchmark.benchmark_records import CENTRALISED
-from protofl_workbench.reproductions.benchmark.standings import LEVEL, Standing, ranks_over
+from protofl_workbench.reproductions.benchmark.standings import (
+    BETTER,
+    EQUAL,
+    LEVEL,
+    WORSE,
+    Standing,
+    ranks_over,
+)
+from protofl_workbench.reproductions.benchmark.standings_tables import cells, place, ranks_table
 
 DATA, INDEX = "board.json", "index.html"
 
@@ -244,16 +252,11 @@ def _over_settings(compared: Sequence[BoardSetting], drawings: Drawings) -> Sect
     settings = [one.setting for one in compared]
     over = ranks_over(settings)
     names = [setting.name for setting in settings]
-    rows = [
-        (_link(one.method), f"{one.mean:.1f}", _number(one.std, 1), *(f"{r:g}" for r in one.ranks))
-        for one in over
-    ]
-    table = Table(
+    columns, rows = ranks_table(over, settings)
+    table = _table(
         f"Ranks among the {len(over)} methods that are ranked in all {len(names)} settings",
-        ("method", "mean", "std", *names),
-        rows,
-        frozenset(range(1, 3 + len(names))),
-        sortable=True,
+        columns,
+        [(_link(method), *ranks) for method, *ranks in rows],
     )
     figure = ranks_figure(over, names)
     picture = Picture(
@@ -269,30 +272,12 @@ def _link(method: str, above: str = "") -> Link:
     return Link(method, f"{above}methods/{slug(method)}.html")
 
 
-def _number(value: float, digits: int = 2) -> str:
-    return "–" if math.isnan(value) else f"{value:.{digits}f}"
-
-
-def _percent(value: float) -> str:
-    return "–" if math.isnan(value) else f"{100 * value:.1f}"
-
-
-def _megabytes(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value / 1e6:.3g}"
-
-
-def _interval(standing: Standing) -> str:
-    if math.isnan(standing.low):
-        return "–"
-    return f"{_percent(standing.low)}\u00a0…\u00a0{_percent(standing.high)}"
-
-
 COLUMNS = (
     "method",
     "rank",
     "groups",
     "accuracy %",
-    "95 % interval",
+    "interval",
     "worst client %",
     "MB up",
     "MB down",
@@ -302,24 +287,27 @@ COLUMNS = (
     "mean rank",
     "runs repeated",
 )
+"""Columns of a setting's table; the page of a method has the settings in place of the methods."""
+
+WORDS = frozenset({"method", "setting", "groups", "interval"})
+"""Columns that are not numbers."""
+
+
+def _table(
+    caption: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    marked: frozenset[int] = frozenset(),
+) -> PageTable:
+    """Return a sortable table; an unknown figure is a dash."""
+    numbers = frozenset(n for n, column in enumerate(columns) if column not in WORDS)
+    shown = [[cell or "–" for cell in row] for row in rows]
+    return PageTable(caption, columns, shown, numbers, marked, sortable=True)
 
 
 def _row(setting: BoardSetting, standing: Standing) -> tuple[str, ...]:
-    return (
-        _link(standing.method),
-        str(standing.rank or "–"),
-        standing.groups or "–",
-        _percent(standing.accuracy),
-        _interval(standing),
-        _percent(standing.worst),
-        _megabytes(standing.upload),
-        _megabytes(standing.download),
-        _number(standing.rounds, 0),
-        _number(standing.seconds),
-        str(standing.seeds),
-        _number(standing.mean_rank),
-        setting.repeated[standing.method] or "–",
-    )
+    figures = cells(standing, COLUMNS[1:-1])
+    return _link(standing.method), *figures, setting.repeated[standing.method]
 
 
 def _setting_section(setting: BoardSetting, drawings: Drawings) -> Section:
@@ -330,13 +318,11 @@ def _setting_section(setting: BoardSetting, drawings: Drawings) -> Section:
     parts: list[Part] = [
         f"Figures are means over seeds, in {CHOSEN[setting.chosen]}.{marked}"
         + (f" Ranks and tests are over {found.blocks} pairs of client and seed." * bool(found.p)),
-        Table(
+        _table(
             f"{setting.name}: {count(len(found.ranked), 'ranked method')}",
             COLUMNS,
             [_row(setting, standing) for standing in found.standings],
-            frozenset({1, 3, *range(5, len(COLUMNS))}),
             best,
-            sortable=True,
         ),
     ]
     unranked = [s.method for s in found.standings if not s.rank]
@@ -362,19 +348,24 @@ def _setting_section(setting: BoardSetting, drawings: Drawings) -> Section:
     if reasons:
         rows = [(method, why) for method, why in sorted(reasons.items())]
         parts.append(
-            Table("Do not fit this setting, by their own declaration", ("method", "reason"), rows,
-                  folded=True, words=frozenset({1}))
-        )  # fmt: skip
+            PageTable(
+                "Do not fit this setting, by their own declaration",
+                ("method", "reason"),
+                rows,
+                folded=True,
+                words=frozenset({1}),
+            )
+        )
     return Section(setting.name, parts)
 
 
-def _options_table(setting: BoardSetting) -> Table:
+def _options_table(setting: BoardSetting) -> PageTable:
     rows = [
         (key.removeprefix("options.").removeprefix("set."), option_value(value))
         for key, value in sorted(setting.options.items())
         if value is not None
     ]
-    return Table(
+    return PageTable(
         "Options of this setting, equal in all rows",
         ("option", "value"),
         rows,
@@ -393,28 +384,16 @@ def _method_page(title: str, method: str, found: Leaderboard) -> tuple[Page, Dra
         for setting in found.settings
         if (standing := setting.setting.named(method)) is not None
     ]
+    columns = COLUMNS[2:-1]
     rows = [
         (
             setting.name,
-            f"{standing.rank}\u00a0of\u00a0{len(setting.setting.ranked)}"
-            if standing.rank
-            else "not ranked",
-            standing.groups or "–",
-            _percent(standing.accuracy),
-            _interval(standing),
-            _percent(standing.worst),
-            _megabytes(standing.upload),
-            _megabytes(standing.download),
-            _number(standing.seconds),
-            str(standing.seeds),
+            place(standing.rank, len(setting.setting.ranked)) or "not ranked",
+            *cells(standing, columns),
         )
         for setting, standing in there
     ]
-    columns = ("setting", "rank", "groups", "accuracy %", "95 % interval", "worst client %",
-               "MB up", "MB down", "s/round", "seeds")  # fmt: skip
-    results = Table(
-        "Figures in each setting", columns, rows, frozenset({3, *range(5, 10)}), sortable=True
-    )
+    results = _table("Figures in each setting", ("setting", "rank", *columns), rows)
     sections = [Section("Results", [results])]
     if others := _others(method, there):
         sections.append(Section("Against other methods", others))
@@ -445,12 +424,9 @@ def _others(method: str, there: Sequence[tuple[BoardSetting, Standing]]) -> list
         found = setting.setting
         if not standing.rank or len(found.ranked) < 2:
             continue
-        others = [one for one in found.ranked if one.method != method]
-        apart = [one for one in others if found.differ(one.method, method)]
-        worse = [one.method for one in apart if one.mean_rank > standing.mean_rank]
-        better = [one.method for one in apart if one.mean_rank < standing.mean_rank]
-        alike = [one.method for one in others if one not in apart]
-        rows.append((setting.name, *(", ".join(names) or "–" for names in (better, alike, worse))))
+        outcomes = {one.method: found.against(one.method, method) for one in found.ranked}
+        each = [[m for m, o in outcomes.items() if o == asked] for asked in (BETTER, EQUAL, WORSE)]
+        rows.append((setting.name, *(", ".join(names) or "–" for names in each)))
     if not rows:
         return []
     columns = (
@@ -459,7 +435,7 @@ def _others(method: str, there: Sequence[tuple[BoardSetting, Standing]]) -> list
         "no significant difference",
         "significantly worse",
     )
-    return [Table("Other methods", columns, rows, words=frozenset({1, 2, 3})), HOW]
+    return [PageTable("Other methods", columns, rows, words=frozenset({1, 2, 3})), HOW]
 
 
 def _badges(method: str, there: Sequence[tuple[BoardSetting, Standing]]) -> list[Part]:
@@ -493,7 +469,7 @@ def _sources(method: str, there: Sequence[tuple[BoardSetting, Standing]]) -> lis
     columns = ("setting", "folder or file", "title", "digest", "repeated here", "versions",
                "options")  # fmt: skip
     return [
-        Table("Where the figures come from", columns, rows, words=frozenset({1, 2, 4, 5, 6})),
+        PageTable("Where the figures come from", columns, rows, words=frozenset({1, 2, 4, 5, 6})),
         *(
             ["Check a published folder: protofl verify DIR --digest DIGEST."]
             if any(row[3] != "–" for row in rows)

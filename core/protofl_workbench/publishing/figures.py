@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 from protofl.errors import UsageError, unknown
 from protofl.runs.recorded_run import Run
 from protofl_workbench import plots
+from protofl_workbench.plots.bar_charts import stages
+from protofl_workbench.plots.calibration_chart import calibration
+from protofl_workbench.plots.figure_files import FORMATS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,14 +23,14 @@ OF_RUNS: dict[str, Callable[[Sequence[Run]], Figure]] = {
     "differences": lambda runs: plots.differences(runs),
     "clients": lambda runs: plots.clients(runs),
     "traffic": lambda runs: plots.traffic(runs),
-    "time": lambda runs: plots.stages(runs),
+    "time": lambda runs: stages(runs),
 }
 """Figures of all runs together."""
 
 OF_ONE: dict[str, Callable[[Run], Figure]] = {
     "split": lambda run: plots.split(run),
     "confusion": lambda run: plots.confusion(run),
-    "calibration": lambda run: plots.calibration(run),
+    "calibration": lambda run: calibration(run),
 }
 """Figures of one run; each run has its own."""
 
@@ -47,8 +50,8 @@ def check_figures(asked: Sequence[str]) -> None:
         kind, _, form = name.partition(".")
         if kind != NONE and kind not in OF_RUNS | OF_ONE:
             raise unknown("figure", kind, [*OF_RUNS, *OF_ONE, NONE], "see: protofl plot --help")
-        if form not in ("", *plots.figure_files.FORMATS):
-            raise unknown("format of a figure", form, plots.figure_files.FORMATS)
+        if form not in ("", *FORMATS):
+            raise unknown("format of a figure", form, FORMATS)
 
 
 def draw_figures(

@@ -28,7 +28,7 @@ from protofl_workbench.publishing import layout
 from protofl_workbench.publishing.derivation import check_record
 from protofl_workbench.publishing.verification import repeated_here
 from protofl_workbench.reproductions.benchmark.benchmark_records import figures_of
-from protofl_workbench.reproductions.benchmark.standings import Setting, setting_of
+from protofl_workbench.reproductions.benchmark.standings import BenchmarkSetting, setting_of
 
 COUNTED = ("method", "data", "extent")
 """Kinds of options that belong to a setting (`protofl.system.options.option.Affects`)."""
@@ -78,7 +78,7 @@ class BoardSetting:
             empty for records of a benchmark.
     """
 
-    setting: Setting
+    setting: BenchmarkSetting
     options: Mapping[str, Any]
     chosen: str
     sources: Mapping[str, tuple[Source, ...]]

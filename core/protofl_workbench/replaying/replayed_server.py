@@ -15,6 +15,7 @@ from protofl.errors import UsageError
 from protofl.federation.plan import Plan
 from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide
+from protofl.functional.margins import class_margins
 from protofl.hooks.wire.payload import Payload, stack_rows
 from protofl.records.observed import Features
 from protofl.system.device import compute_threads, device_of
@@ -111,7 +112,7 @@ class ReplayedServer:
             return result
         classes = self.plan.info.num_classes
         P, known = self.global_state.table("prototypes", classes)
-        result["mean_class_margin"] = finite(float(functional.class_margins(P, known).nanmean()))
+        result["mean_class_margin"] = finite(float(class_margins(P, known).nanmean()))
         if uploads and all("prototypes" in upload.keys() for upload in uploads.values()):
             sent, there = stack_rows(uploads, "prototypes", classes)
             if sent.shape[2:] == P.shape[1:]:
@@ -167,7 +168,7 @@ MOST = 200
 
 
 @dataclass(frozen=True)
-class Change:
+class ReplaySetting:
     """One setting of a replay.
 
     Attributes:
@@ -196,7 +197,7 @@ def changes_of(
     set: Mapping[str, Any],
     grid: Mapping[str, Sequence[Any]],
     use: Mapping[str, str],
-) -> Iterator[Change]:
+) -> Iterator[ReplaySetting]:
     """Yield every combination of changes.
 
     Args:
@@ -229,7 +230,7 @@ def changes_of(
         options = _without_displaced(merge_options(_own_options(recorded), typed), recorded)
         plan = Plan.make(options, report=lambda line: None, recorded=True)
         texts = [f"{key}={value}" for key, value in (*chosen.items(), *use.items())]
-        yield Change(", ".join(texts), plan)
+        yield ReplaySetting(", ".join(texts), plan)
 
 
 def _without_displaced(options: dict[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:

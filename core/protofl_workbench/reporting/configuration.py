@@ -24,7 +24,7 @@ from protofl.system.options.table import (
     usual_values,
 )
 from protofl_workbench.reporting.number_formats import NONE, count, listed, option_value
-from protofl_workbench.reporting.page_parts import Command, Section, Table
+from protofl_workbench.reporting.page_parts import Command, PageTable, Section
 
 WIDTH = 78
 """Width of a command line."""
@@ -98,13 +98,13 @@ def options_section(config: Mapping[str, Any]) -> Section:
     return Section(
         "Configuration",
         [
-            Table(
+            PageTable(
                 "Options that differ from their default",
                 ("option", "here", "default"),
                 [(name, texts[name], default(name)) for name in changed],
                 words=long,
             ),
-            Table(
+            PageTable(
                 f"All {len(values)} options, as they were resolved",
                 ("option", "value", "description"),
                 [(name, text, help_texts.get(name, "")) for name, text in texts.items()],
@@ -132,10 +132,10 @@ def differences_section(runs: Sequence[Run]) -> Section:
     rows = [[option_value(t[key]) if key in t else NONE for key in keys] for t in tables]
     if len(names) > len(keys):
         by_run = [(name, *row) for name, row in zip(names, rows, strict=True)]
-        table = Table("Options that differ, by run", ("run", *keys), by_run, sortable=True)
+        table = PageTable("Options that differ, by run", ("run", *keys), by_run, sortable=True)
     else:
         by_option = [(k, *values) for k, values in zip(keys, zip(*rows, strict=True), strict=True)]
-        table = Table("Options that differ", ("option", *names), by_option)
+        table = PageTable("Options that differ", ("option", *names), by_option)
     return Section("Differences", [table])
 
 
@@ -144,7 +144,7 @@ def differences_section(runs: Sequence[Run]) -> Section:
 
 def deviations_section(configs: Sequence[Mapping[str, Any]]) -> Section:
     """Return how runs deviate from the papers of their methods; empty if nothing is known."""
-    tables: list[Table] = []
+    tables: list[PageTable] = []
     lines: list[str] = []
     for config in configs:
         lines += [f"{line}." for line in _combined(config)]
@@ -172,7 +172,7 @@ def deviations_section(configs: Sequence[Mapping[str, Any]]) -> Section:
         if rows:
             columns = ("method", "where", "option here", "in the paper", "difference")
             caption = f"In force: {count(len(rows), 'deviation')} of published code"
-            tables.append(Table(caption, columns, rows, words=frozenset({2, 4})))
+            tables.append(PageTable(caption, columns, rows, words=frozenset({2, 4})))
     unique = [table for n, table in enumerate(tables) if table not in tables[:n]]
     title = "Deviations from the paper" + "s" * (len(configs) > 1)
     return Section(title, [*unique, *dict.fromkeys(lines)])

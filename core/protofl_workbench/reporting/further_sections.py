@@ -19,7 +19,7 @@ from typing import Any
 
 from protofl.errors import ends_hook, error_text
 from protofl.runs.recorded_run import Run
-from protofl_workbench.reporting.page_parts import Part, Picture, Section, Table
+from protofl_workbench.reporting.page_parts import PageTable, Part, Picture, Section
 
 GROUP = "protofl.report_sections"
 """The entry-point group of functions that return a section."""
@@ -57,4 +57,4 @@ def _part(values: str | Mapping[str, Any]) -> Part:
         texts = values["title"], drawing, values["alternative"]
         return Picture(*texts, values.get("caption", ""), on_paper=True)
     numbers = frozenset(values.get("numbers", ()))
-    return Table(values["caption"], values["columns"], values["rows"], numbers)
+    return PageTable(values["caption"], values["columns"], values["rows"], numbers)

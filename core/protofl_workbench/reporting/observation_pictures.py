@@ -6,7 +6,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from protofl.errors import TooLittle
-from protofl_workbench import plots
+from protofl_workbench.plots.embedding_animation import embedding
+from protofl_workbench.plots.image_grids import images
+from protofl_workbench.plots.matrices import similarity
+from protofl_workbench.plots.prototype_charts import (
+    alignment,
+    distances,
+    drift,
+    margin_curves,
+    margins,
+)
+from protofl_workbench.plots.tsne_charts import features, prototypes
 from protofl_workbench.reporting.group_record import GroupRecord, Moments
 from protofl_workbench.reporting.page_parts import Drawings, Part, Picture, Section, animated
 from protofl_workbench.reporting.picture_texts import curves_text
@@ -16,56 +26,56 @@ if TYPE_CHECKING:
 
 PICTURES: dict[str, tuple[tuple[str, Callable[..., Figure], str], ...]] = {
     "images": (
-        ("Generated images", plots.images, "Images of the server, one for each class, by rounds."),
+        ("Generated images", images, "Images of the server, one for each class, by rounds."),
     ),
     "prototypes": (
         (
             "Prototypes in the plane",
-            plots.prototypes,
+            prototypes,
             "t-SNE in the last observed round. Circles are clients' prototypes, triangles the "
             "server's, colours are classes. Distances between groups and their sizes have no "
             "meaning.",
         ),
         (
             "Margins, clients to server",
-            plots.margins,
+            margins,
             "The largest margin of the clients and the margin of the server for each class, in the "
             "last observed round (FedTGP, Fig. 1). Falling lines are margins that shrink.",
         ),
-        ("Margins over rounds", plots.margin_curves, "Mean over classes."),
+        ("Margins over rounds", margin_curves, "Mean over classes."),
         (
             "Distances within and between classes",
-            plots.distances,
+            distances,
             "Mean Euclidean distances of prototypes.",
         ),
         (
             "Alignment by architecture",
-            plots.alignment,
+            alignment,
             "Mean distance of clients' prototypes to the server's.",
         ),
         (
             "Drift of the server's prototypes",
-            plots.drift,
+            drift,
             "Distance between observed rounds; a thin line for each class.",
         ),
         (
             "Similarity of clients",
-            plots.similarity,
+            similarity,
             "Pearson correlation of the prototypes of two clients, in the last observed round.",
         ),
     ),
     "features": (
         (
             "Features of test samples",
-            plots.features,
+            features,
             "t-SNE of the features of all clients in the last observed round; colours are classes.",
         ),
     ),
 }
 """{kind of observation: title, figure and caption of its pictures}."""
 
-OVER_ROUNDS = (plots.margin_curves, plots.distances, plots.alignment, plots.drift)
-ON_PAPER = (plots.images, plots.similarity)
+OVER_ROUNDS = (margin_curves, distances, alignment, drift)
+ON_PAPER = (images, similarity)
 """Figures with curves over rounds, and figures that stay on a light background."""
 
 
@@ -86,7 +96,7 @@ def observed_section(record: GroupRecord, drawings: Drawings) -> Section:
     for title, make, caption in (
         picture for kind in PICTURES if kind in kinds for picture in PICTURES[kind]
     ):
-        style = {"width": "column"} if make is plots.images else {}
+        style = {"width": "column"} if make is images else {}
         try:
             figure = make(record.run, trial=trial, font="sans", **style)
         except TooLittle:
@@ -95,7 +105,7 @@ def observed_section(record: GroupRecord, drawings: Drawings) -> Section:
         drawing = drawings.inline(figure)
         parts.append(Picture(title, drawing, text, caption, on_paper=make in ON_PAPER))
     try:
-        frames = plots.embedding(record.run, trial, font="sans")
+        frames = embedding(record.run, trial, font="sans")
     except TooLittle:
         pass
     else:

@@ -25,10 +25,10 @@ from protofl_workbench.reporting.page_parts import (
     Drawings,
     Fact,
     Page,
+    PageTable,
     Part,
     Picture,
     Section,
-    Table,
 )
 from protofl_workbench.reporting.run_page import run_page
 from protofl_workbench.reproductions.reproduction_figures import figure_title, unit_of
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from protofl_workbench.reproductions.reproduction_result import ReproductionResult
 
 
-KINDS = {Fact: "fact", Table: "table", Picture: "picture", Command: "command", str: "text"}
+KINDS = {Fact: "fact", PageTable: "table", Picture: "picture", Command: "command", str: "text"}
 
 
 def report(
@@ -167,7 +167,7 @@ def _groups(parts: Iterable[Part]) -> list[tuple[str, list[Part]]]:
 
 
 if TYPE_CHECKING:
-    from protofl_workbench.reproductions.reproduction_result import Entry, ReproductionResult
+    from protofl_workbench.reproductions.reproduction_result import CellResult, ReproductionResult
 
 
 def reproduction_page(
@@ -214,7 +214,7 @@ def reproduction_page(
     return page
 
 
-def _table(result: ReproductionResult) -> Table:
+def _table(result: ReproductionResult) -> PageTable:
     """Return rows × columns: our figure, the published figure, and their difference."""
     columns = ("", *headings(result))
     rows = [
@@ -228,15 +228,15 @@ def _table(result: ReproductionResult) -> Table:
         )
     names = {_name(e) for e in result.entries.values() if e.state != "empty"}
     caption += f": {names.pop()}" if len(names) == 1 else ""
-    return Table(caption, columns, rows, frozenset(range(1, len(columns))))
+    return PageTable(caption, columns, rows, frozenset(range(1, len(columns))))
 
 
-def _name(entry: Entry) -> str:
+def _name(entry: CellResult) -> str:
     unit = unit_of(entry.figure)
     return figure_title(entry.figure) + (f" ({unit})" if unit else "")
 
 
-def _cell(entry: Entry) -> str:
+def _cell(entry: CellResult) -> str:
     if entry.state == "empty":
         return "–"
     ours, *others = lines_of(entry)

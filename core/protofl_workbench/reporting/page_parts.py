@@ -48,7 +48,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table with a caption.
 
     Attributes:
@@ -92,7 +92,7 @@ class Picture:
     drawing: str
     alternative: str
     caption: str = ""
-    table: Table | None = None
+    table: PageTable | None = None
     broad: str = ""
     on_paper: bool = False
     still: str = ""
@@ -117,7 +117,7 @@ class Command:
     folded: bool = False
 
 
-Part = Fact | Table | Picture | Command | str
+Part = Fact | PageTable | Picture | Command | str
 """A string is a paragraph; a `Link` is one that leads elsewhere."""
 
 
@@ -197,11 +197,11 @@ class Drawings:
         """
         from matplotlib.patches import Patch
 
-        from protofl_workbench import plots
+        from protofl_workbench.plots.figure_files import svg
 
         for patch in figure.findobj(Patch):
             patch.set_hatch("")
-        text = plots.svg(figure, outlines=False)
+        text = svg(figure, outlines=False)
         if len(text) > LARGEST:
             return _pixels(figure)
         root = ElementTree.fromstring(visible(text))  # XML has no control characters
@@ -266,9 +266,9 @@ def _name(name: str) -> str:
 
 def animated(figures: Sequence[Figure]) -> tuple[str, str]:
     """Return the ``data:`` addresses of a GIF of figures, and of its last frame."""
-    from protofl_workbench import plots
+    from protofl_workbench.plots.figure_files import gif
 
-    moving = base64.b64encode(plots.gif(figures)).decode()
+    moving = base64.b64encode(gif(figures)).decode()
     return f"data:image/gif;base64,{moving}", _pixels(figures[-1])
 
 

@@ -17,7 +17,7 @@ from protofl_workbench.reporting.number_formats import (
     sentence,
     spread,
 )
-from protofl_workbench.reporting.page_parts import Table
+from protofl_workbench.reporting.page_parts import PageTable
 
 Series = Mapping[int, Moments]
 """{round, from 0: a figure}."""
@@ -111,13 +111,17 @@ def confusion_text(shares: Sequence[Sequence[float]], classes: Sequence[str]) ->
 
 def numbers_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, sortable: bool = False
-) -> Table:
+) -> PageTable:
     """Return the folded table of a picture's numbers."""
     numbers = frozenset(range(1, len(columns)))
-    return Table(f"{title}: the numbers", columns, rows, numbers, sortable=sortable, folded=True)
+    return PageTable(
+        f"{title}: the numbers", columns, rows, numbers, sortable=sortable, folded=True
+    )
 
 
-def rounds_table(title: str, series: Mapping[str, Series], *, share: bool = False) -> Table | None:
+def rounds_table(
+    title: str, series: Mapping[str, Series], *, share: bool = False
+) -> PageTable | None:
     """Return curves as a table of rounds; None if there are too many curves."""
     if len(series) > COLUMNS:
         return None
@@ -134,7 +138,7 @@ def rounds_table(title: str, series: Mapping[str, Series], *, share: bool = Fals
     return numbers_table(title, ("round", *series), rows)
 
 
-def clients_table(record: GroupRecord) -> Table:
+def clients_table(record: GroupRecord) -> PageTable:
     """Return the accuracy and data of each client, the worst first.
 
     If trials have different splits, client 3 of one trial is not client 3 of another: then the rows

@@ -23,7 +23,7 @@ from protofl_workbench.reporting.number_formats import (
     sentence,
     spread,
 )
-from protofl_workbench.reporting.page_parts import Drawings, Part, Picture, Section, Table
+from protofl_workbench.reporting.page_parts import Drawings, PageTable, Part, Picture, Section
 from protofl_workbench.reporting.picture_texts import bars_text
 from protofl_workbench.reporting.ranking import final_accuracy, ranking
 from protofl_workbench.reporting.run_pictures import Pictures
@@ -102,7 +102,7 @@ def _differences(records: Sequence[GroupRecord], drawings: Drawings, baseline: s
     except UsageError as error:
         return [f"No differences: {error.what}."]
     tables: list[Part] = [
-        Table(
+        PageTable(
             sentence(sheet.title),
             sheet.columns,
             sheet.rows,
@@ -134,7 +134,7 @@ def _differences(records: Sequence[GroupRecord], drawings: Drawings, baseline: s
     return [*tables, picture, notes]
 
 
-def _table(records: Sequence[GroupRecord], best: Sequence[str]) -> Table:
+def _table(records: Sequence[GroupRecord], best: Sequence[str]) -> PageTable:
     """Return a row for each group: accuracies and costs.
 
     Args:
@@ -164,7 +164,7 @@ def _table(records: Sequence[GroupRecord], best: Sequence[str]) -> Table:
         for n, record in enumerate(records)
     ]
     columns = ("group", "trials", "rounds", *kept, "traffic", "time")
-    return Table(
+    return PageTable(
         with_score_of("Test accuracy", [r.group for r in records]) + ", mean ± std over trials",
         columns,
         rows,

@@ -25,7 +25,7 @@ from protofl_workbench.reporting.number_formats import (
     points,
     spread,
 )
-from protofl_workbench.reporting.page_parts import Fact, Table
+from protofl_workbench.reporting.page_parts import Fact, PageTable
 
 REASONS = {
     "skipped": "the upload was refused",
@@ -194,7 +194,7 @@ def remarks(record: GroupRecord) -> list[str]:
     return result
 
 
-def versions_table(run: Run) -> Table:
+def versions_table(run: Run) -> PageTable:
     """Return software, machine and data of a run."""
     c = run.config
     rows = [(name, str(value)) for name, value in recorded_facts(c).items()]
@@ -207,4 +207,4 @@ def versions_table(run: Run) -> Table:
         rows.append(("data", f"{number(data.get('samples', 0))} samples of {shape}"))
         rows.append(("data, SHA-256", str(data["digest"])))
     rows += [("device", str(c["device"])), ("engine", str(c["engine"]))]
-    return Table("Versions", ("part", "version"), rows, folded=True, words=frozenset({1}))
+    return PageTable("Versions", ("part", "version"), rows, folded=True, words=frozenset({1}))

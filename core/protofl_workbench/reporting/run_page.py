@@ -16,7 +16,7 @@ from protofl_workbench.reporting.further_sections import further_sections
 from protofl_workbench.reporting.group_record import GroupRecord
 from protofl_workbench.reporting.number_formats import NONE, integer, number, percent
 from protofl_workbench.reporting.observation_pictures import observed_section
-from protofl_workbench.reporting.page_parts import Drawings, Page, Part, Picture, Section, Table
+from protofl_workbench.reporting.page_parts import Drawings, Page, PageTable, Part, Picture, Section
 from protofl_workbench.reporting.run_facts import (
     key_facts,
     remarks,
@@ -172,7 +172,7 @@ def _clients_and_classes(record: GroupRecord, pictures: Pictures) -> list[Part]:
             with_score_of(text, [record.group])
             for text in ("Accuracy by architecture", "architecture", "mean accuracy of its clients")
         )
-        table = Table(title, columns, rows, numbers=frozenset({1}))
+        table = PageTable(title, columns, rows, numbers=frozenset({1}))
         return [*(picture for picture in candidates if picture), table]
     return [picture for picture in candidates if picture]
 
@@ -189,7 +189,7 @@ def cost_pictures(pictures: Pictures, *, over: bool = True) -> list[Picture]:
     return result
 
 
-def _traffic_table(record: GroupRecord) -> Table:
+def _traffic_table(record: GroupRecord) -> PageTable:
     """Return the traffic in the units of the papers."""
     rows = []
     units: dict[str, Callable[[Row], int]] = {
@@ -203,7 +203,7 @@ def _traffic_table(record: GroupRecord) -> Table:
         later = [read(row) for row in record.rows if row.round > 0]
         means = [integer(statistics.fmean(each)) if each else NONE for each in (first, later)]
         rows.append((name, *means, integer(sum(first + later) / len(record.group.trials))))
-    return Table(
+    return PageTable(
         "Traffic of all clients: floats are parameters and prototypes, bytes are everything sent",
         ("", "in round 1", "in a later round", "in all rounds"),
         rows,

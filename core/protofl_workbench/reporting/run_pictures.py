@@ -15,7 +15,15 @@ from protofl_workbench.comparing.run_figures import COSTS, figure_named
 from protofl_workbench.comparing.run_groups import Group, with_score_of
 from protofl_workbench.comparing.trial_figures import trial_figure
 from protofl_workbench.comparing.trials import Trial
+from protofl_workbench.plots.bar_charts import bar_chart, stages
+from protofl_workbench.plots.calibration_chart import (
+    calibration,
+    calibration_counts,
+    calibration_error,
+)
 from protofl_workbench.plots.client_charts import BANDS
+from protofl_workbench.plots.curves import Curve, curve_chart
+from protofl_workbench.plots.matrices import confusion_by_client, confusion_counts, confusions
 from protofl_workbench.reporting import picture_texts
 from protofl_workbench.reporting.group_record import GroupRecord
 from protofl_workbench.reporting.number_formats import (
@@ -149,7 +157,7 @@ class Pictures:
             for name in record.terms
         }
         curves = {
-            name: plots.Curve(
+            name: Curve(
                 np.array([*values], dtype=np.float64) + 1,
                 np.array([[m.mean for m in values.values()]]),
             )
@@ -157,7 +165,7 @@ class Pictures:
         }
         return Picture(
             "Terms of the loss",
-            self._inline(plots.curve_chart, curves, "weighted loss", "rounds", whole=True),
+            self._inline(curve_chart, curves, "weighted loss", "rounds", whole=True),
             picture_texts.curves_text("terms of the loss", series, more_is_better=False),
             "Weighted terms, averaged over the samples of a round; their sum is the training loss.",
             picture_texts.rounds_table("Terms of the loss", series),
@@ -203,7 +211,7 @@ class Pictures:
         if record.split is None:
             return None
         try:
-            counts = plots.confusion_counts(record.run, trial.number)
+            counts = confusion_counts(record.run, trial.number)
         except UsageError:
             return None
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -220,10 +228,10 @@ class Pictures:
         trial = record.group.trials[0]
         for at in ("last", "best", "validation"):
             try:
-                each = plots.confusion_by_client(record.run, at, trial.number)
+                each = confusion_by_client(record.run, at, trial.number)
             except UsageError:  # this round is not recorded
                 continue
-            drawing = self._inline(plots.confusions, record.run, trial.number, at=at)
+            drawing = self._inline(confusions, record.run, trial.number, at=at)
             accuracies = {
                 str(client): percent(counts.trace() / counts.sum())
                 for client, counts in each.items()
@@ -243,7 +251,7 @@ class Pictures:
         """Return accuracy by confidence in the first trial; None if it is not recorded."""
         trial = record.group.trials[0]
         try:
-            counts = plots.calibration_counts(record.run, trial.number)
+            counts = calibration_counts(record.run, trial.number)
         except UsageError:
             return None
         rows = [
@@ -252,10 +260,10 @@ class Pictures:
             for n, (samples, confidence, right) in enumerate(counts.tolist())
             if samples
         ]  # fmt: skip
-        error = number(plots.calibration_error(counts), 3)
+        error = number(calibration_error(counts), 3)
         return Picture(
             "Calibration",
-            self._inline(plots.calibration, record.run, trial.number),
+            self._inline(calibration, record.run, trial.number),
             f"Accuracy of predictions by their confidence; the expected calibration error is "
             f"{error}. The table has the numbers.",
             "All test samples at the last evaluation. Bars: accuracy, paler for fewer samples; "
@@ -300,7 +308,7 @@ class Pictures:
         ]
         return Picture(
             title,
-            self._inline(plots.bar_chart, bars, axis),
+            self._inline(bar_chart, bars, axis),
             picture_texts.bars_text(title, texts),
             caption,
             picture_texts.numbers_table(title, ("class", *series), rows),
@@ -341,7 +349,7 @@ class Pictures:
             texts[record.group.label] = f"{total} a round ({parts})"
         return Picture(
             "Time of a round, by stage",
-            self._inline(plots.stages, self._groups),
+            self._inline(stages, self._groups),
             picture_texts.bars_text("seconds of a round, mean over rounds", texts),
             "Seconds of parallel hosts are added, so a bar may be longer than the round.",
         )

@@ -13,7 +13,7 @@ from protofl.system.options.table import OWNERS
 from protofl_workbench.reproductions.cell_options import files_in, options_by_run, with_files
 from protofl_workbench.reproductions.reproduction import (
     DRAWINGS,
-    Figure,
+    ReadFigure,
     Reproduction,
     Scale,
     Values,
@@ -75,7 +75,7 @@ class Cell:
 
     row: str
     column: str
-    figure: Figure
+    figure: ReadFigure
     options: dict[str, Any] = field(default_factory=dict)
     rounds: int | None = None
     begun: int | None = None

@@ -146,7 +146,7 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedFigure:
     """A figure as a paper prints it.
 
     Attributes:
@@ -167,17 +167,17 @@ _FIGURE = re.compile(
 )
 
 
-def published_figure(text: str) -> Published | None:
+def published_figure(text: str) -> PublishedFigure | None:
     """Parse a printed figure, ``86.82±0.26``, ``2.05M``, ``99.81B†``; None for other text."""
     match = _FIGURE.fullmatch(text)
     if match is None:
         return None
     mean, std = match["mean"].replace("−", "-"), match["std"]
     spread = float(std) if std else None
-    return Published(text, float(mean), spread, len(match["digits"] or ""))
+    return PublishedFigure(text, float(mean), spread, len(match["digits"] or ""))
 
 
-class Figure(BaseModel):
+class ReadFigure(BaseModel):
     """The number that is read from a run.
 
     Attributes:
@@ -204,12 +204,12 @@ class Figure(BaseModel):
     mark: str = ""
 
 
-USUAL = Figure()
+USUAL = ReadFigure()
 """The default figure."""
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """A row or a column; its options override those of the reproduction.
 
     Attributes:
@@ -228,8 +228,8 @@ class Line:
     label: str
     group: str = ""
     options: Values = field(default_factory=dict)
-    figure: Figure | None = None
-    figures: Mapping[str, Figure] = field(default_factory=dict)
+    figure: ReadFigure | None = None
+    figures: Mapping[str, ReadFigure] = field(default_factory=dict)
     formula: str = ""
     note: str = ""
     columns: Mapping[str, Values] = field(default_factory=dict)
@@ -283,12 +283,12 @@ class Reproduction:
 
     name: str
     title: str
-    rows: Mapping[str, Line]
-    columns: Mapping[str, Line]
+    rows: Mapping[str, TableLine]
+    columns: Mapping[str, TableLine]
     paper: str = ""
     place: str = ""
     kind: KindOfReproduction = "table"
-    figure: Figure = USUAL
+    figure: ReadFigure = USUAL
     options: Values = field(default_factory=dict)
     published: Mapping[tuple[str, str], str] = field(default_factory=dict)
     derived: bool = False
@@ -311,7 +311,7 @@ class Reproduction:
         where = ", ".join(text for text in (self.paper, self.place) if text)
         return f"{where}: {self.title}" if where else self.title
 
-    def figure_of(self, row: str, column: str) -> Figure:
+    def figure_of(self, row: str, column: str) -> ReadFigure:
         """Return the figure of a cell; ``{column}`` in it is replaced by the column's name."""
         line = self.rows[row]
         figure = (
@@ -321,7 +321,7 @@ class Reproduction:
 
     def with_rows(self, methods: Iterable[str]) -> Reproduction:
         """Return the reproduction with a further row for each method that has none."""
-        added = {name: Line(name, name, options={"method": name}) for name in methods}
+        added = {name: TableLine(name, name, options={"method": name}) for name in methods}
         return replace(
             self, rows={**self.rows, **{k: v for k, v in added.items() if k not in self.rows}}
         )

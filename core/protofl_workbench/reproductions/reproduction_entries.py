@@ -24,7 +24,7 @@ from protofl_workbench.reproductions.reproduction_figures import (
     unit_of,
 )
 from protofl_workbench.reproductions.reproduction_result import (
-    Entry,
+    CellResult,
     ReproductionResult,
     State,
     conditions_of,
@@ -102,10 +102,10 @@ def _declared_samples(cell: Cell) -> int | None:
     return None if outline is None else sum(outline["train"]) + sum(outline.get("test", ()))
 
 
-def _entry(progress: ReproductionProgress, cell: Cell) -> Entry:
+def _entry(progress: ReproductionProgress, cell: Cell) -> CellResult:
     key, reproduction, reader = cell.key, progress.reproduction, READERS[cell.figure.read]
     rows = progress.rows.get(key, ())
-    entry = Entry(
+    entry = CellResult(
         cell.row,
         cell.column,
         "not run",
@@ -175,15 +175,15 @@ def _curves(rows: Sequence[Row], cell: Cell) -> dict[int, list[tuple[int, float]
 
 
 def _by_formula(
-    reproduction: Reproduction, cell: Cell, entries: Mapping[tuple[str, str], Entry]
-) -> Entry:
+    reproduction: Reproduction, cell: Cell, entries: Mapping[tuple[str, str], CellResult]
+) -> CellResult:
     """Compute a cell from constants and from other cells of its column or row."""
     names: dict[str, float] = {plain(key): value for key, value in reproduction.constants.items()}
     for row, line in reproduction.rows.items():  # including rows that are not selected
         if line.formula and row != cell.row:
             with suppress(UsageError):
                 names[plain(row)] = evaluate(line.formula, reproduction.constants)
-    others: dict[str, Entry] = {}
+    others: dict[str, CellResult] = {}
     for (row, column), entry in entries.items():
         if column == cell.column and row != cell.row and reproduction.rows[cell.row].formula:
             others[plain(row)] = entry
@@ -199,5 +199,5 @@ def _by_formula(
         short = [name for name in names_in(cell.formula) & {*others} if others[name].partial]
         why = f"{', '.join(sorted(short))}: incomplete" if short else ""
         why = error.what if isinstance(error, Undefined) else why
-        return Entry(cell.row, cell.column, "not run", cell.figure, text=text, why=why)
-    return Entry(cell.row, cell.column, "done", cell.figure, (value,), text)
+        return CellResult(cell.row, cell.column, "not run", cell.figure, text=text, why=why)
+    return CellResult(cell.row, cell.column, "done", cell.figure, (value,), text)

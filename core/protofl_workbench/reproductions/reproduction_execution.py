@@ -16,7 +16,7 @@ from protofl.runs.recorded_run import load_run
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 from protofl_workbench.batch.batch_tasks import check_error
-from protofl_workbench.batch.run_batch import Batch
+from protofl_workbench.batch.run_batch import RunBatch
 from protofl_workbench.batch.shard import WHOLE, Shard
 from protofl_workbench.reproductions.account import flops, plan_of, traffic
 from protofl_workbench.reproductions.cells import Cell, Change
@@ -198,7 +198,7 @@ def _run(
     batch_runs = [BatchRun(cell.name, cell.request()) for cell in cells]
     if not batch_runs:
         return
-    with Batch(runs, at_once=at_once, follow=follow, group=progress.reproduction.name) as batch:
+    with RunBatch(runs, at_once=at_once, follow=follow, group=progress.reproduction.name) as batch:
         checked: list[CheckedRun] = batch.check_all(batch_runs)
         if (wrong := check_error(checked)) is not None:
             first = next(i for i, one in enumerate(checked) if one.error is not None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from protofl.records.row import Row
 from protofl_workbench.comparing.run_figures import number_at
-from protofl_workbench.reproductions.reproduction import Figure
+from protofl_workbench.reproductions.reproduction import ReadFigure
 
 Rows = Sequence[Row]
 
@@ -40,7 +40,7 @@ class Reader:
     """
 
     words: str
-    read: Callable[[Rows, Figure], float | None] = lambda rows, figure: None
+    read: Callable[[Rows, ReadFigure], float | None] = lambda rows, figure: None
     of: str = "test_accuracy"
     unit: str = "%"
     needs_target: bool = False
@@ -49,7 +49,7 @@ class Reader:
     trains: bool = True
 
 
-def series(rows: Rows, figure: Figure) -> list[tuple[int, float]]:
+def series(rows: Rows, figure: ReadFigure) -> list[tuple[int, float]]:
     """Return (round, figure) of the rounds that have the figure."""
     of = figure.of or READERS[figure.read].of
     of = f"measures.architectures.{of}" if figure.read == "forward-flops" else of
@@ -57,7 +57,9 @@ def series(rows: Rows, figure: Figure) -> list[tuple[int, float]]:
     return [(n, 1 - value if figure.error else value) for n, value in values if value is not None]
 
 
-def figure_of(rows: Iterable[Row], figure: Figure, rounds: int | None = None) -> list[float | None]:
+def figure_of(
+    rows: Iterable[Row], figure: ReadFigure, rounds: int | None = None
+) -> list[float | None]:
     """Return the figure of each trial, in its unit.
 
     Args:
@@ -77,12 +79,12 @@ def figure_of(rows: Iterable[Row], figure: Figure, rounds: int | None = None) ->
     return [None if value is None else value / one for value in figures]
 
 
-def unit_of(figure: Figure) -> str:
+def unit_of(figure: ReadFigure) -> str:
     """Return the unit of a figure."""
     return READERS[figure.read].unit if figure.unit is None else figure.unit
 
 
-def figure_title(figure: Figure) -> str:
+def figure_title(figure: ReadFigure) -> str:
     """Return the title of a figure."""
     title = figure.words or READERS[figure.read].words
     if figure.target is not None:
@@ -94,30 +96,30 @@ def figure_title(figure: Figure) -> str:
 # --- readers --------------------------------------------------------------------------------------
 
 
-def _best(rows: Rows, figure: Figure) -> float | None:
+def _best(rows: Rows, figure: ReadFigure) -> float | None:
     values = [value for _, value in series(rows, figure)]
     return (min if figure.error else max)(values, default=None)
 
 
-def _final(rows: Rows, figure: Figure) -> float | None:
+def _final(rows: Rows, figure: ReadFigure) -> float | None:
     values = series(rows, figure)
     return values[-1][1] if values else None
 
 
-def _value(rows: Rows, figure: Figure) -> float | None:
+def _value(rows: Rows, figure: ReadFigure) -> float | None:
     """Return the value of a given round, or of the last round that has it."""
     if figure.round is None:
         return _final(rows, figure)
     return dict(series(rows, figure)).get(figure.round)
 
 
-def _of_round(*columns: str) -> Callable[[Rows, Figure], float | None]:
+def _of_round(*columns: str) -> Callable[[Rows, ReadFigure], float | None]:
     """Return a reader of the sum of columns in a round.
 
     The default is the second round, because methods send less in the first.
     """
 
-    def read(rows: Rows, figure: Figure) -> float | None:
+    def read(rows: Rows, figure: ReadFigure) -> float | None:
         number = 1 if figure.round is None else figure.round
         row = next((row for row in rows if row.round == number), None)
         return None if row is None else float(sum(row[column] for column in columns))
@@ -125,10 +127,10 @@ def _of_round(*columns: str) -> Callable[[Rows, Figure], float | None]:
     return read
 
 
-def _until(cost: Callable[[Row], float]) -> Callable[[Rows, Figure], float | None]:
+def _until(cost: Callable[[Row], float]) -> Callable[[Rows, ReadFigure], float | None]:
     """Return a reader of the cost until a target is reached."""
 
-    def read(rows: Rows, figure: Figure) -> float | None:
+    def read(rows: Rows, figure: ReadFigure) -> float | None:
         assert figure.target is not None
         reached = next((n for n, value in series(rows, figure) if value >= figure.target), None)
         if reached is None:

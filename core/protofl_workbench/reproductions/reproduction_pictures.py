@@ -12,17 +12,25 @@ import numpy as np
 from protofl.errors import UsageError
 from protofl.runs.recorded_run import load_run
 from protofl.system.files.home import expand_user
-from protofl_workbench import plots
 from protofl_workbench.plots.bar_charts import bar_chart
 from protofl_workbench.plots.client_charts import split_figure
 from protofl_workbench.plots.curves import Curve, curve_chart
 from protofl_workbench.plots.figure_files import save
-from protofl_workbench.plots.image_grids import own_images, rounds_with_images
+from protofl_workbench.plots.image_grids import (
+    images,
+    images_of_runs,
+    own_images,
+    rounds_with_images,
+)
+from protofl_workbench.plots.observation_charts import CHARTS
 from protofl_workbench.plots.style import ROW, Style, wrapped
-from protofl_workbench.reproductions.reproduction import Figure as Read
-from protofl_workbench.reproductions.reproduction import OfImages
+from protofl_workbench.reproductions.reproduction import OfImages, ReadFigure
 from protofl_workbench.reproductions.reproduction_figures import figure_title, unit_of
-from protofl_workbench.reproductions.reproduction_result import Entry, ReproductionResult, sentence
+from protofl_workbench.reproductions.reproduction_result import (
+    CellResult,
+    ReproductionResult,
+    sentence,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,12 +109,11 @@ def _observed(result: ReproductionResult, folder: Path) -> Figure:
     """Draw the observations of a run."""
     how = result.reproduction.of_images
     if result.reproduction.draw != "images" or how == OfImages():
-        figure: Figure = getattr(plots, result.reproduction.draw.replace("-", "_"))(folder)
-        return figure
+        return CHARTS[result.reproduction.draw](folder)
     there = rounds_with_images(folder)
     rounds = [number for number in how.rounds if number in there]
     classes = _classes(result, folder)
-    return plots.images(folder, rounds or None, classes=classes, width=_width(classes))
+    return images(folder, rounds or None, classes=classes, width=_width(classes))
 
 
 def _images_together(result: ReproductionResult) -> Figure:
@@ -121,7 +128,7 @@ def _images_together(result: ReproductionResult) -> Figure:
             runs[", ".join(shown) or labels[0]] = entry.folder
     first = next(iter(runs.values()))
     client, classes = reproduction.of_images.client, _classes(result, first)
-    return plots.images_of_runs(runs, classes=classes, client=client, width=_width(classes))
+    return images_of_runs(runs, classes=classes, client=client, width=_width(classes))
 
 
 def _width(classes: list[int] | None) -> str:
@@ -164,7 +171,7 @@ def _rounds(numbers: list[int]) -> np.ndarray:
     return np.array([number + 1 for number in numbers], dtype=np.float64)
 
 
-def _label(result: ReproductionResult, row: str, entry: Entry) -> str:
+def _label(result: ReproductionResult, row: str, entry: CellResult) -> str:
     """Return a row's name in a picture, with the part that counts if the run is incomplete."""
     label = result.reproduction.rows[row].label
     return f"{label} ({entry.partial})" if entry.partial else label
@@ -176,7 +183,7 @@ def _axis(result: ReproductionResult, column: str) -> str:
     return _with_unit(", ".join(text for text in (figure_title(figure), label) if text), figure)
 
 
-def _with_unit(title: str, figure: Read) -> str:
+def _with_unit(title: str, figure: ReadFigure) -> str:
     unit = unit_of(figure)
     return f"{title} ({unit})" if unit else title
 
@@ -212,7 +219,7 @@ def _differences(result: ReproductionResult) -> Figure:
     return bar_chart(series, f"ours − {result.origin}", width="page")
 
 
-def _split(result: ReproductionResult, entry: Entry) -> Figure:
+def _split(result: ReproductionResult, entry: CellResult) -> Figure:
     assert entry.split is not None
     counts, classes = entry.split
     title = f"{result.reproduction.place} · {result.name_of(entry)} · {'; '.join(result.facts)}"

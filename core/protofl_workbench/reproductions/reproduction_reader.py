@@ -20,12 +20,12 @@ from protofl_workbench.reproductions.reproduction import (
     EMPTY,
     KINDS_OF_REPRODUCTION,
     UNKNOWN,
-    Figure,
     KindOfReproduction,
-    Line,
     OfImages,
+    ReadFigure,
     Reproduction,
     Scale,
+    TableLine,
     Tuning,
     published_figure,
 )
@@ -76,7 +76,7 @@ def _reproduction(file: File, name: str) -> Reproduction:
         paper=file.first("paper") or "",
         place=file.values.get("place", ""),
         kind=kind,
-        figure=_figure(file, ("figure",), file.first("figure")) or Figure(),
+        figure=_figure(file, ("figure",), file.first("figure")) or ReadFigure(),
         options=options,
         published=_published(file, rows, columns),
         scales={"paper": Scale("paper"), **_scales(file, "scales")},
@@ -97,7 +97,7 @@ def _reproduction(file: File, name: str) -> Reproduction:
 # --- rows, columns and published figures ----------------------------------------------------------
 
 
-def _rows(file: File, kind: str) -> dict[str, Line]:
+def _rows(file: File, kind: str) -> dict[str, TableLine]:
     """Return the rows of [published] and [rows], described in any of the files."""
     row_file = _file_with_rows(file)
     described = file.merged("rows")
@@ -107,7 +107,7 @@ def _rows(file: File, kind: str) -> dict[str, Line]:
     if kind == "benchmark":
         names = [*dict.fromkeys([*names, *_own_methods()])]
     if not names and kind == "pictures":
-        return {"": Line("", "")}
+        return {"": TableLine("", "")}
     if not names:
         file.fail((), "no rows", do="name them in [published] or in [rows]")
     published = row_file.values.get("published")
@@ -158,14 +158,14 @@ def _own_methods() -> tuple[str, ...]:
     return tuple(p.name for p in found if ".defences." not in p.target)
 
 
-def _columns(file: File) -> dict[str, Line]:
+def _columns(file: File) -> dict[str, TableLine]:
     columns = file.first("columns")
     if not columns:
-        return {"": Line("", "")}
+        return {"": TableLine("", "")}
     return {name: _line(file, "columns", name, values) for name, values in columns.items()}
 
 
-def _line(file: File, table: str, name: str, values: Any) -> Line:  # noqa: ANN401 - from a file
+def _line(file: File, table: str, name: str, values: Any) -> TableLine:  # noqa: ANN401 - from a file
     path = (table, name)
     file.expect(path, values, dict[str, Any])
     for key in ("label", "group", "formula", "note"):
@@ -174,7 +174,7 @@ def _line(file: File, table: str, name: str, values: Any) -> Line:  # noqa: ANN4
     _check_options(file, path, options, OF_LINE)
     if table == "rows" and "method" not in options and name in _methods():
         options["method"] = name
-    return Line(
+    return TableLine(
         name,
         values.get("label", name),
         values.get("group", ""),
@@ -187,7 +187,7 @@ def _line(file: File, table: str, name: str, values: Any) -> Line:  # noqa: ANN4
     )
 
 
-def _figures(file: File, path: tuple[str, ...], table: Any) -> dict[str, Figure]:  # noqa: ANN401
+def _figures(file: File, path: tuple[str, ...], table: Any) -> dict[str, ReadFigure]:  # noqa: ANN401
     path = (*path, "figures")
     columns = file.first("columns") or {}
     if not isinstance(table, dict) or (table and path[0] != "rows"):
@@ -237,7 +237,7 @@ def _check_consent(file: File, path: tuple[str, ...], name: str, value: Any) -> 
 
 
 def _published(
-    file: File, rows: Mapping[str, Line], columns: Mapping[str, Line]
+    file: File, rows: Mapping[str, TableLine], columns: Mapping[str, TableLine]
 ) -> dict[tuple[str, str], str]:
     result: dict[tuple[str, str], str] = {}
     for row, text in _file_with_rows(file).values.get("published", {}).items():
@@ -257,11 +257,11 @@ def _published(
 # --- figures, scales and pictures -----------------------------------------------------------------
 
 
-def _figure(file: File, path: tuple[str, ...], description: Any) -> Figure | None:  # noqa: ANN401
+def _figure(file: File, path: tuple[str, ...], description: Any) -> ReadFigure | None:  # noqa: ANN401
     if description is None:
         return None
     values = {"read": description} if isinstance(description, str) else description
-    figure: Figure = file.expect(path, values, Figure)
+    figure: ReadFigure = file.expect(path, values, ReadFigure)
     if figure.read not in READERS:
         file.unknown(path, "figure", figure.read, READERS)
     reader = READERS[figure.read]
@@ -302,7 +302,7 @@ def _drawing(file: File, kind: str) -> tuple[str, OfImages]:
 
 
 def _tuning(
-    file: File, kind: str, rows: Mapping[str, Line], columns: Mapping[str, Line]
+    file: File, kind: str, rows: Mapping[str, TableLine], columns: Mapping[str, TableLine]
 ) -> Tuning | None:
     """Read ``[tuning]`` of a benchmark, and check it at every scale."""
     values = file.merged("tuning")

@@ -14,8 +14,8 @@ from protofl_workbench.reproductions.reproduction import (
     EMPTY,
     UNKNOWN,
     USUAL,
-    Figure,
-    Published,
+    PublishedFigure,
+    ReadFigure,
     Reproduction,
     published_figure,
 )
@@ -35,7 +35,7 @@ State = Literal["done", "empty", "missing", "failed", "broken off", "not run", "
 
 
 @dataclass(frozen=True)
-class Entry:
+class CellResult:
     """A cell of a result.
 
     Attributes:
@@ -59,7 +59,7 @@ class Entry:
     row: str
     column: str
     state: State
-    figure: Figure = USUAL
+    figure: ReadFigure = USUAL
     values: tuple[float, ...] = ()
     text: str = ""
     rounds: int | None = None
@@ -80,7 +80,7 @@ class Entry:
         return statistics.pstdev(self.values) if len(self.values) > 1 else None
 
     @property
-    def published(self) -> Published | None:
+    def published(self) -> PublishedFigure | None:
         """The published figure, if any."""
         return published_figure(self.text) if self.text not in ("", EMPTY, UNKNOWN) else None
 
@@ -146,12 +146,12 @@ class ReproductionResult:
     reproduction: Reproduction
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    entries: Mapping[tuple[str, str], Entry]
+    entries: Mapping[tuple[str, str], CellResult]
     scale: str
     facts: tuple[str, ...]
     conditions: str = ""
 
-    def __getitem__(self, place: tuple[str, str]) -> Entry:
+    def __getitem__(self, place: tuple[str, str]) -> CellResult:
         """Return the cell of a row and a column."""
         return self.entries[place]
 
@@ -172,7 +172,7 @@ class ReproductionResult:
         return f"{title}. {sentence(self.conditions)}" if self.conditions else title
 
     @property
-    def compared(self) -> list[Entry]:
+    def compared(self) -> list[CellResult]:
         """The finished cells with a published figure."""
         finished = [e for e in self.entries.values() if e.state in ("done", "not reached")]
         return [entry for entry in finished if entry.difference is not None]
@@ -216,7 +216,7 @@ class ReproductionResult:
             lines.insert(0, f"on average {distance} the {self.origin} figures ({cells})")
         return lines + [f"{text} ({', '.join(names)})" for text, names in why.items()]
 
-    def name_of(self, entry: Entry) -> str:
+    def name_of(self, entry: CellResult) -> str:
         """Return the labels of row and column."""
         row, column = self.reproduction.rows[entry.row], self.reproduction.columns[entry.column]
         parts = (row.label, column.group, column.label)
@@ -259,7 +259,7 @@ class ReproductionResult:
         return frame_of(self.records(), "ReproductionResult.records() has the same as plain values")
 
 
-def _by_formula(entry: Entry) -> bool:
+def _by_formula(entry: CellResult) -> bool:
     return entry.figure.read == "formula" and entry.state == "done"
 
 

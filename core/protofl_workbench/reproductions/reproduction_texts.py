@@ -15,7 +15,7 @@ from protofl_workbench.comparing.figure_table import (
 )
 from protofl_workbench.comparing.figure_table import markdown as md
 from protofl_workbench.reproductions.reproduction import EMPTY
-from protofl_workbench.reproductions.reproduction_result import Entry, ReproductionResult
+from protofl_workbench.reproductions.reproduction_result import CellResult, ReproductionResult
 
 FORMATS = ("md", "csv", "tex", "json")
 PICTURES = ("png", "pdf", "svg")
@@ -50,7 +50,7 @@ def headings(result: ReproductionResult) -> list[str]:
     return [" ".join(text for text in (c.group, c.label) if text) or "ours" for c in columns]
 
 
-def lines_of(entry: Entry) -> list[str]:
+def lines_of(entry: CellResult) -> list[str]:
     """Return our figure, the published figure and the difference; empty texts for missing ones."""
     ours = entry.ours or {"missing": "no data", "failed": "failed"}.get(entry.state, "")
     return [ours, entry.text if entry.published else "", entry.apart]
@@ -77,7 +77,7 @@ def markdown(result: ReproductionResult) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _in_one(entry: Entry) -> str:
+def _in_one(entry: CellResult) -> str:
     if entry.state == "empty":
         return EMPTY
     ours, published, apart = lines_of(entry)
@@ -161,7 +161,7 @@ def _groups(groups: list[str]) -> list[str]:
     return [" & ".join(["", *cells]) + r" \\", rules]
 
 
-def _published(entry: Entry) -> str:
+def _published(entry: CellResult) -> str:
     _, published, apart = lines_of(entry)
     text = f"{published} ({apart})" if apart else published
     return rf"\textcolor{{gray}}{{\footnotesize {_tex(text)}}}" if text else ""

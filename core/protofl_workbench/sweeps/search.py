@@ -77,7 +77,7 @@ class _PointTrial:
 
 
 class Search:
-    """The points of a search; a `protofl_workbench.batch.run_batch.Source`.
+    """The points of a search; a `protofl_workbench.batch.batch_tasks.BatchSource`.
 
     The runs of a point, one for each seed, are executed one by one. After each evaluated round,
     Optuna receives the mean of the point's runs so far.

@@ -16,7 +16,7 @@ from protofl.system.options.parsing import check_unchanged, parse_options
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import CheckedRun, Outcome
 from protofl_workbench.batch.batch_tasks import check_error
-from protofl_workbench.batch.run_batch import Batch
+from protofl_workbench.batch.run_batch import RunBatch
 from protofl_workbench.sweeps.search import Search, check_installed
 from protofl_workbench.sweeps.sweep import (
     Sweep,
@@ -52,7 +52,7 @@ def plan_sweep(
 
     Args:
         sweep: The sweep.
-        at_once: Number of parallel runs, see `Batch`.
+        at_once: Number of parallel runs, see `RunBatch`.
         follow: Called with every event of the batch.
 
     Returns:
@@ -62,7 +62,7 @@ def plan_sweep(
     Raises:
         UsageError: A run cannot be done.
     """
-    with Batch(sweep.runs, at_once=at_once, follow=follow) as batch:
+    with RunBatch(sweep.runs, at_once=at_once, follow=follow) as batch:
         return _checked(sweep, batch, measure=True)
 
 
@@ -80,7 +80,7 @@ def start_sweep(
     Args:
         sweep: The sweep.
         folder: New folder of the sweep.
-        at_once: Number of parallel runs, see `Batch`.
+        at_once: Number of parallel runs, see `RunBatch`.
         follow: Called with every event of the batch.
 
     Raises:
@@ -112,7 +112,7 @@ def resume_sweep(
         folder: Folder of the sweep.
         said: Repeated options ``NAME.KEY=VALUE`` that need the user's consent.
         budget: New number of points of a search; None to keep the number.
-        at_once: Number of parallel runs, see `Batch`.
+        at_once: Number of parallel runs, see `RunBatch`.
         follow: Called with every event of the batch.
 
     Raises:
@@ -135,14 +135,14 @@ def resume_sweep(
         return sweep, _execute(sweep, folder, batch, _checked(sweep, batch))
 
 
-def _batch(sweep: Sweep, folder: Path, *, at_once: int | None, follow: events.Follow) -> Batch:
+def _batch(sweep: Sweep, folder: Path, *, at_once: int | None, follow: events.Follow) -> RunBatch:
     """Return the batch of a sweep; a run that would diverge again is not trained again."""
-    return Batch(
+    return RunBatch(
         sweep.runs, at_once=at_once, follow=follow, group=folder.name, repeat_diverged=False
     )
 
 
-def _checked(sweep: Sweep, batch: Batch, *, measure: bool = False) -> list[CheckedRun]:
+def _checked(sweep: Sweep, batch: RunBatch, *, measure: bool = False) -> list[CheckedRun]:
     """Plan the runs, and do the dry runs of the shard's unfinished runs.
 
     A run that cannot be done stops every shard before any training.
@@ -167,7 +167,7 @@ def _checked(sweep: Sweep, batch: Batch, *, measure: bool = False) -> list[Check
 
 
 def _execute(
-    sweep: Sweep, folder: Path, batch: Batch, checked: Sequence[CheckedRun]
+    sweep: Sweep, folder: Path, batch: RunBatch, checked: Sequence[CheckedRun]
 ) -> SweepResult:
     lines: list[PointResult]
     if sweep.search:
@@ -188,7 +188,7 @@ def _execute(
     return results
 
 
-def _of_other_shards(sweep: Sweep, batch: Batch) -> list[Outcome | None]:
+def _of_other_shards(sweep: Sweep, batch: RunBatch) -> list[Outcome | None]:
     """Return the runs of other shards in their order; None for those that are not finished."""
     runs = sweep.grid_runs()
     others = [run for place, run in enumerate(runs) if not sweep.shard.takes(place)]

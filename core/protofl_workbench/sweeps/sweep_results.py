@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protofl.errors import UsageError
-from protofl.records.record_files import table_of
 from protofl.records.row import Row, frame_of
 from protofl.system.files.atomic import write_file, write_json
-from protofl.system.files.checksums import Damaged
-from protofl.system.files.home import expand_user
 from protofl.system.formatting import count
 from protofl_workbench.batch.batch_events import Outcome
 from protofl_workbench.comparing.figure_table import csv_text
@@ -338,46 +334,3 @@ def _samples(split: RecordedSplit, chosen_on: str, figure: str) -> int:
         return split.global_test_samples
     counts = split.validation_counts if chosen_on == "validation" else split.test_counts
     return int(counts.sum())
-
-
-def load_results(folder: str | Path) -> SweepResult:
-    """Read the results of a sweep from its folder.
-
-    Args:
-        folder: The folder of the sweep (``--out``).
-
-    Raises:
-        UsageError: It is not the folder of a sweep, the sweep has no results yet, or the file is
-            damaged.
-    """
-    path = expand_user(folder)
-    if not (path / JSON).is_file():
-        why = "it has no results yet" if (path / "sweep.toml").exists() else f"it has no {JSON}"
-        raise UsageError(
-            f"{folder} has no results of a sweep ({why})",
-            do="give the --out folder of a sweep; resume it with protofl sweep --resume",
-        )
-    try:
-        values = table_of(path / JSON, "SweepResults")
-    except Damaged as problem:
-        problem.do = f"write it again: protofl sweep --resume {folder}"
-        raise
-    lines = [
-        PointResult(one["point"], [_run_of(run, path) for run in one["runs"]])
-        for one in values["points"]
-    ]
-    return SweepResult(values["figure"], lines, path)
-
-
-def _run_of(values: Mapping[str, Any], folder: Path) -> PointRun:
-    """Return the run that `_run` wrote."""
-    figure = {key: values[key] for key in ("value", "test", "round", "chosen_on")}
-    return PointRun(
-        values["seed"],
-        values["state"],
-        values["rounds"],
-        folder / values["folder"] if values["folder"] else None,
-        None if figure["value"] is None else figure,
-        values["error"],
-        values["samples"],
-    )

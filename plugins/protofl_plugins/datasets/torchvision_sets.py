@@ -179,7 +179,7 @@ def square_images(
     def image_of(row: int) -> tuple[Any, str]:
         split, index = samples[row]
         image, y[row] = split[index]
-        return pf.datasets.upright(image), f"{name}, image {index}"
+        return image, f"{name}, image {index}"
 
     images = pf.datasets.decode_images(len(samples), image_of, side, fit)
     names = classes or int(y.max()) + 1

@@ -154,7 +154,7 @@ class CUDAGraphs:
     def _drop_all(self, device: torch.device) -> None:
         """Drop all stages with their graphs, none of which is at work any more."""
         if pf.backends.has_streams(device):
-            pf.backends.module_of(device).synchronize(device)
+            torch.get_device_module(device).synchronize(device)
         self._stages.clear()
 
 
@@ -212,7 +212,7 @@ class Stage:
         self._used: list[_Program] = []
         self._module: Any = None
         if pf.backends.has_streams(job.device):
-            self._module = module = pf.backends.module_of(job.device)
+            self._module = module = torch.get_device_module(job.device)
             self._stream, self._pool = module.Stream(job.device), module.graph_pool_handle()
             index = job.device.index
             self._default = module.default_generators[
@@ -266,7 +266,7 @@ class Stage:
     def _batches(self, job: pf.backends.TrainJob) -> Iterator[tuple[int, pf.Batch | None]]:
         """Yield the size of each batch, and the batch where the stage cannot take it by itself."""
         table = job.table()
-        if table is None or not self.order.takes(table, job.sizes):
+        if table is None or not self.order.takes(table.data, table.read, table.picks, job.sizes):
             for batch in job.batches():
                 yield len(batch.x), batch
             return
@@ -365,7 +365,7 @@ class Stage:
         self, program: _Program, memory: Callable[[], list[Tensor]], restore: Callable[[], None]
     ) -> _Graph:
         """Warm up and capture a program's step."""
-        constants = pf.backends.read_outside(program.step, memory())
+        constants = pf.backends.StepTrace.read_outside(program.step, memory())
         restore()
         if self.device not in self._warm:
             trace = pf.backends.StepTrace(program.step, memory(), program.results)
@@ -429,7 +429,8 @@ class _Order:
     def __init__(self, job: pf.backends.TrainJob) -> None:
         self._device = job.device
         self.state: list[Tensor] = []
-        self._data: pf.backends.Table | None = None
+        self._data: Tensor | None = None
+        self._read: Callable[[Tensor], Tensor]
         self._picks = self._steps = torch.empty(0)
         self._all: Tensor | None = None
         self._next = self._filled = self._end = 0
@@ -437,26 +438,30 @@ class _Order:
     @property
     def memory(self) -> list[Tensor]:
         """All tensors that a step reads."""
-        return (
-            [] if self._data is None else [self._data.data, self._picks, self._steps, *self.state]
-        )
+        return [] if self._data is None else [self._data, self._picks, self._steps, *self.state]
 
-    def takes(self, table: pf.backends.Table, sizes: Sequence[int]) -> bool:
+    def takes(
+        self,
+        data: Tensor,
+        read: Callable[[Tensor], Tensor],
+        picks: Tensor,
+        sizes: Sequence[int],
+    ) -> bool:
         """Hold a client's samples and order from now on, if they fit.
 
         They don't if the stage's programs read the samples of another tensor.
         """
-        if not sizes or max(sizes) > AHEAD or sum(sizes) != table.picks.shape[1]:
+        if not sizes or max(sizes) > AHEAD or sum(sizes) != picks.shape[1]:
             return False
         if self._data is None:
-            self._data = table
-            shape = len(table.picks), AHEAD
+            self._data, self._read = data, read
+            shape = len(picks), AHEAD
             self._picks = torch.zeros(shape, dtype=torch.int64, device=self._device)
             self._steps = torch.arange(AHEAD, device=self._device)
             self.state = [torch.zeros(1, dtype=torch.int64, device=self._device)]
-        elif table.data is not self._data.data or len(table.picks) != len(self._picks):
+        elif data is not self._data or len(picks) != len(self._picks):
             return False
-        self._all, self._next, self._filled = table.picks, 0, 0
+        self._all, self._next, self._filled = picks, 0, 0
         return True
 
     def reach(self, size: int) -> None:
@@ -475,12 +480,12 @@ class _Order:
 
     def batch(self, size: int, phase: str) -> pf.Batch:
         """Return the next batch; a part of a step."""
-        (passed,), table = self.state, self._data
-        assert table is not None
+        (passed,) = self.state
+        assert self._data is not None
         row, index, *labels = self._picks.index_select(1, passed + self._steps[:size]).unbind()
         passed.add_(size)
         y = labels[0] if labels else self._picks.new_empty(0)
-        return pf.Batch(table.read(table.data[row]), y, index, phase)
+        return pf.Batch(self._read(self._data[row]), y, index, phase)
 
 
 class _Program:

@@ -165,7 +165,7 @@ class Recorder:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._module = device, pf.backends.module_of(device)
+        self._device, self._module = device, torch.get_device_module(device)
         # Graphs of one stream share memory of cuBLAS; engines take streams of usual priority.
         self._stream = self._module.Stream(device, priority=-1)
         self._pool = self._module.graph_pool_handle()

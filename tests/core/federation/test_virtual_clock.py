@@ -15,8 +15,7 @@ from protofl.backends import Absent, Plan
 from protofl.federation.federation import Federation
 from protofl.federation.jobs import Train
 from protofl.federation.participation import Participation
-from protofl.federation.virtual_clock import end_of_round
-from protofl.schedules import Clock
+from protofl.federation.virtual_clock import Clock, end_of_round
 
 OPTIONS = {"clients": 8, "rounds": 4, "participation": 0.5, "dry_run": False}
 VIRTUAL = ("absent", "virtual")

@@ -7,14 +7,13 @@ import torch
 from torch.autograd import gradcheck
 
 from protofl.functional import (
-    class_margins,
     distances,
     margin_contrastive_loss,
     mean_margin,
     nearest_margin,
     pair_margin,
 )
-from protofl.functional.margins import largest_margins
+from protofl.functional.margins import class_margins, largest_margins
 
 KNOWN = [
     [True] * 5,

@@ -312,7 +312,7 @@ def test_a_run_that_ended_without_a_word_says_so(tmp_path, folders, monkeypatch)
 @pytest.mark.slow
 def test_edited_accuracies_are_not_believed(tmp_path, folders, monkeypatch):
     """A record that `--resume` refuses is refused or shown with a warning everywhere."""
-    monkeypatch.setattr("protofl_workbench.plots.svg", lambda *_, **__: "<svg></svg>")
+    monkeypatch.setattr("protofl_workbench.plots.figure_files.svg", lambda *_, **__: "<svg></svg>")
     out, words = tmp_path / "runs" / "a", "metrics.jsonl is damaged: its content was changed"
     shutil.copytree(folders.finished, out)
     shutil.copytree(folders.other, tmp_path / "runs" / "b")

@@ -17,8 +17,8 @@ from protofl.federation.federation import Federation
 from protofl.runs import automatic_choices, engine_trial
 from protofl.runs.automatic_choices import Measured, choose_engine, shortest, would_measure
 from protofl.runs.engine_trial import (
+    EngineTrial,
     Spread,
-    Trial,
     TrialRound,
     difference,
     differently_rounded,
@@ -73,7 +73,7 @@ def test_preparation_is_what_the_first_rounds_took_longer():
     rounds = [
         TrialRound(n, s, {0: 5 * n, 1: 5 * n}, {}) for n, s in enumerate((9.0, 3.0, 1.0, 1.5))
     ]
-    trial = Trial(rounds)
+    trial = EngineTrial(rounds)
     assert (trial.steady, trial.preparation, trial.batches) == (1.0, 10.5, 10)
 
 
@@ -98,7 +98,7 @@ ON_A_CARD = [
 
 def trial_of(loss, update=1.0, steps=STEPS):
     rounds = [TrialRound(0, 1.0, {0: steps}, {0: {"ce": loss}})]
-    return Trial(rounds, {0: {"head.bias": torch.full((4,), update)}})
+    return EngineTrial(rounds, {0: {"head.bias": torch.full((4,), update)}})
 
 
 @pytest.mark.parametrize(("method", "loss", "right", "wrong"), ON_A_CARD)
@@ -125,7 +125,7 @@ def test_updates_and_terms_of_donors_are_named():
     assert not difference(trial_of(1.0), trial_of(1.0, 1.0001), "tf32", names, "fedproto")
     assert difference(trial_of(1.0), trial_of(1.0, torch.nan), "tf32", names, "fedproto")
     one, two = (
-        Trial([TrialRound(3, 1.0, {0: 9}, {0: {"ce": 2.0, "fedtgp.align": value}})])
+        EngineTrial([TrialRound(3, 1.0, {0: 9}, {0: {"ce": 2.0, "fedtgp.align": value}})])
         for value in (0.5, 0.9)
     )
     line = difference(one, two, "tf32", {0: "resnet18"}, "fedproto")
@@ -134,7 +134,7 @@ def test_updates_and_terms_of_donors_are_named():
 
 def test_a_small_term_has_an_error_of_the_size_of_the_large_ones():
     one, two = (
-        Trial([TrialRound(0, 1.0, {0: 20}, {0: {"ce": 2.0, "small": value}})])
+        EngineTrial([TrialRound(0, 1.0, {0: 20}, {0: {"ce": 2.0, "small": value}})])
         for value in (1e-6, 2e-6)
     )
     assert not difference(one, two, "tf32", {0: "cnn4"}, "fedproto")

@@ -15,7 +15,7 @@ import protofl as pf
 from protofl.backends import Plan
 from protofl.testing.trackers import line
 from protofl_workbench.batch.batch_events import BatchRun
-from protofl_workbench.batch.run_batch import Batch
+from protofl_workbench.batch.run_batch import RunBatch
 
 TOLD = []
 """Calls that the tracker in this file received."""
@@ -289,13 +289,13 @@ def test_a_name_that_something_else_has(tmp_path):
 def test_runs_of_a_batch_have_a_group(tmp_path):
     given = {**GIVEN, "method": "local", "track": Tells, "dry_run": False}
     wanted = [BatchRun(f"lr={lr}", request_of_program({**given, "lr": lr})) for lr in (0.1, 0.2)]
-    with Batch(tmp_path, at_once=0, group="sweep-7") as batch:
+    with RunBatch(tmp_path, at_once=0, group="sweep-7") as batch:
         outcomes = batch.run_all(batch.check_all(wanted))
     runs = [each[1] for each in TOLD if each[0] == "open_run"]
     assert [(run.group, run.folder) for run in runs] == [("sweep-7", o.folder) for o in outcomes]
     assert len({run.key for run in runs}) == 2
     broken = request_of_program({**given, "set": {"tells.breaks": "check"}})
-    with Batch(tmp_path, at_once=0) as batch:
+    with RunBatch(tmp_path, at_once=0) as batch:
         (tried,) = batch.check_all([BatchRun("broken", broken)])
     assert "it has no library" in tried.error.what
 

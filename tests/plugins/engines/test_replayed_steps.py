@@ -270,7 +270,7 @@ def test_what_a_step_reads_outside_of_its_memory_is_kept():
             cache["table"] = constant + 1
         return (x * cache["table"]).sum()
 
-    found = pf.backends.read_outside(step, [x])
+    found = pf.backends.StepTrace.read_outside(step, [x])
     assert found[0] is constant
     (table,) = found[1:]
     assert table._cdata == cache["table"].untyped_storage()._cdata

@@ -27,7 +27,7 @@ from protofl_workbench.batch.batch_tasks import (
     with_hosts,
 )
 from protofl_workbench.batch.estimate import pace, seconds_of, workload
-from protofl_workbench.batch.run_batch import Batch
+from protofl_workbench.batch.run_batch import RunBatch
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def toys(monkeypatch):
 
 def run_batch(batch_runs, runs, at_once):
     """Check runs, raise the first error, and execute them."""
-    with Batch(runs, at_once=at_once) as batch:
+    with RunBatch(runs, at_once=at_once) as batch:
         checked = batch.check_all(batch_runs)
         if error := check_error(checked):
             raise error
@@ -45,7 +45,7 @@ def run_batch(batch_runs, runs, at_once):
 
 
 def here(runs, all_wanted, follow=events.ignore):
-    with Batch(runs, at_once=0, follow=follow) as batch:
+    with RunBatch(runs, at_once=0, follow=follow) as batch:
         return batch.run_all(batch.check_all(all_wanted))
 
 
@@ -75,7 +75,7 @@ def test_a_run_that_was_killed_before_its_end_is_finished(tmp_path):
     (first.folder / "summary.json").unlink()
     seal(first.folder, finished=None)
     assert pf.load_run(first.folder).state == "unfinished"
-    with Batch(tmp_path, at_once=0) as batch:
+    with RunBatch(tmp_path, at_once=0) as batch:
         assert not batch.check_all([wanted("a")])[0].finished
     (again,) = here(tmp_path, [wanted("a")])
     assert again.reused and again.state == "finished" and again.folder == first.folder
@@ -131,7 +131,7 @@ def test_all_rounds_without_the_evaluation_of_a_last_one_are_not_finished(tmp_pa
     with pytest.raises(Halted):
         here(tmp_path, [wanted("long", rounds=9, eval_every=2)], halt)
     short = wanted("short", rounds=3, eval_every=2)
-    with Batch(tmp_path, at_once=0) as batch:
+    with RunBatch(tmp_path, at_once=0) as batch:
         assert not batch.check_all([short])[0].finished
     (outcome,) = here(tmp_path, [short])
     assert [row["evaluated"] > 0 for row in outcome.run.rows] == [False, True, True]
@@ -160,7 +160,7 @@ def test_a_resumed_run_is_not_stopped_within_its_finished_rounds(tmp_path):
 
     with pytest.raises(Halted):
         here(tmp_path, [long], halt)
-    with Batch(tmp_path, at_once=0) as batch:
+    with RunBatch(tmp_path, at_once=0) as batch:
         source = Stopping(batch.check_all([long]))
         batch.do(source, [long.request])
     (outcome,) = source.outcomes.values()
@@ -220,7 +220,7 @@ def test_interrupted_at_any_moment_it_goes_on_to_the_same(tmp_path, moment):
 
 def test_steps_are_the_mini_batches_that_are_trained(tmp_path):
     BATCHES.clear()
-    with Batch(tmp_path, at_once=0) as batch:
+    with RunBatch(tmp_path, at_once=0) as batch:
         tried = batch.check_all([wanted("a", local_epochs=2, trials=2)])
         assert not BATCHES
         batch.run_all(tried)
@@ -230,7 +230,7 @@ def test_steps_are_the_mini_batches_that_are_trained(tmp_path):
 def test_an_estimate_grows_with_the_work(tmp_path):
     runs = [wanted("short"), wanted("long", rounds=200), wanted("there", lr=0.4)]
     here(tmp_path, runs[2:])
-    with Batch(tmp_path, at_once=0) as batch:
+    with RunBatch(tmp_path, at_once=0) as batch:
         short, long, there = batch.check_all(runs, measure=True)
     assert long.seconds == pytest.approx(100 * short.seconds)
     assert short.seconds > 0 and there.seconds is None and there.finished
@@ -362,7 +362,7 @@ def test_interrupted_runs_in_processes_end_and_keep_their_rounds(tmp_path, kille
         if len(seen) == 2:
             raise Halted
 
-    with pytest.raises(Halted), Batch(tmp_path / "runs", at_once=2, follow=halt) as batch:
+    with pytest.raises(Halted), RunBatch(tmp_path / "runs", at_once=2, follow=halt) as batch:
         batch.run_all(batch.check_all(runs))
     folders = [p.parent for p in Path(tmp_path, "runs").glob("*/metrics.jsonl")]
     assert len(folders) == 2
@@ -401,6 +401,6 @@ def test_errors_cross_to_another_process():
 
 
 def test_a_class_of_this_program_can_not_go_to_another_process(tmp_path):
-    with Batch(tmp_path, at_once=1) as batch:
+    with RunBatch(tmp_path, at_once=1) as batch:
         tried = batch.check_all([wanted("a")])
     assert "class of this program" in tried[0].error.what

@@ -33,7 +33,7 @@ KINDS = [
     "curve --y-range 0.2,0.9",
     "bars --figure best --group-by run",
     "differences --baseline fedtgp --figure best",
-    "clients --as box --at best --font sans --width 5",
+    "clients --at best --font sans --width 5",
     "time",
 ]
 
@@ -49,10 +49,10 @@ def test_each_kind_is_drawn(cli, runs, tmp_path, words):
 @pytest.mark.parametrize("words", ["differences --baseline fedtgp", "traffic", "curve", "bars"])
 def test_groups_are_named_by_their_groups(cli, runs, monkeypatch, words):
     """The order of --label does not matter, and the command prints which group has which name."""
-    import protofl_workbench.plots as plots
+    from protofl_workbench.plots import figure_files
 
     drawn = []
-    monkeypatch.setattr(plots, "save", lambda figure, file: drawn.append(figure))
+    monkeypatch.setattr(figure_files, "save", lambda figure, file: drawn.append(figure))
     kind, *options = words.split()
     named = ("--label", "fedtgp=τ = 1", "--label", "fedproto=First")
     result = cli("plot", kind, runs, *options, *named)
@@ -82,10 +82,10 @@ def test_names_of_groups_with_signs_of_equality(cli, write):
 
 
 def test_unfinished_runs_have_empty_bars(cli, runs, write, monkeypatch):
-    import protofl_workbench.plots as plots
+    from protofl_workbench.plots import figure_files
 
     drawn = []
-    monkeypatch.setattr(plots, "save", lambda figure, file: drawn.append(figure))
+    monkeypatch.setattr(figure_files, "save", lambda figure, file: drawn.append(figure))
     write("runs/slow", ROUNDS, method="local", rounds=9)
     assert cli("plot", "bars", runs).exit_code == 0
     (axes,) = drawn[0].axes

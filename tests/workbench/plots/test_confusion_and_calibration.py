@@ -10,6 +10,12 @@ from typer.testing import CliRunner
 import protofl as pf
 from protofl_cli.app import app
 from protofl_workbench.plots import matrices
+from protofl_workbench.plots.calibration_chart import (
+    calibration,
+    calibration_counts,
+    calibration_error,
+)
+from protofl_workbench.plots.matrices import confusion_by_client, confusion_counts, confusions
 
 GIVEN = {"rounds": 3, "partition": "dirichlet", "metrics": "confusion,ece,calibration"}
 
@@ -30,7 +36,7 @@ def plain(tmp_path_factory):
 
 
 def test_the_clients_matrices_add_up_to_that_of_all(run):
-    each, row = pf.plots.confusion_by_client(run), run.rows_of()[-1]
+    each, row = confusion_by_client(run), run.rows_of()[-1]
     assert sum(each.values()).tolist() == row.metrics["confusion"]["all"]
     for client, counts in each.items():
         accuracy = row.client_accuracies[str(client)]
@@ -39,15 +45,15 @@ def test_the_clients_matrices_add_up_to_that_of_all(run):
 
 
 def test_predictions_are_enough_for_the_matrix_of_all(run, monkeypatch):
-    counts = pf.plots.confusion_counts(run)
+    counts = confusion_counts(run)
     monkeypatch.setattr(matrices, "METRIC", "not recorded")
-    assert pf.plots.confusion_counts(run).tolist() == counts.tolist()
+    assert confusion_counts(run).tolist() == counts.tolist()
 
 
 @pytest.mark.slow
 def test_small_matrices_are_not_cut_off(run):
     for width in ("column", "neurips-text", "page", 2.0):
-        figure = pf.plots.confusions(run, width=width)
+        figure = confusions(run, width=width)
         figure.draw_without_rendering()
         page = figure.bbox
         for axes in figure.axes:
@@ -58,15 +64,14 @@ def test_small_matrices_are_not_cut_off(run):
         assert ": a, b, c, d" in figure._supxlabel.get_text().replace("\n", " ")
 
 
-def test_a_client_is_drawn(run):
-    each = pf.plots.confusion_by_client(run, "best")
-    for client, counts in each.items():
-        (axes,) = pf.plots.confusion(run, client=client, at="best").axes
-        has = counts.sum(1) > 0
-        shares = np.ma.masked_invalid(axes.get_images()[0].get_array())
-        assert np.allclose(shares[has], 100 * counts[has] / counts[has].sum(1, keepdims=True))
-        assert np.ma.getmaskarray(shares)[~has].all()  # grey
-    figure = pf.plots.confusions(run, at="best")
+def test_each_client_is_drawn(run):
+    each = confusion_by_client(run, "best")
+    counts = sum(each.values())
+    (axes,) = pf.plots.confusion(run, at="best").axes
+    has = counts.sum(1) > 0
+    shares = np.ma.masked_invalid(axes.get_images()[0].get_array())
+    assert np.allclose(shares[has], 100 * counts[has] / counts[has].sum(1, keepdims=True))
+    figure = confusions(run, at="best")
     assert len(figure.axes) == len(each)
     for axes, (client, counts) in zip(figure.axes, each.items(), strict=True):
         shown = axes.get_images()[0].get_array()
@@ -77,11 +82,11 @@ def test_a_client_is_drawn(run):
 
 
 def test_calibration_is_that_of_the_error(run):
-    counts, row = pf.plots.calibration_counts(run), run.rows_of()[-1]
+    counts, row = calibration_counts(run), run.rows_of()[-1]
     assert counts.shape == (15, 3) and counts[:, 0].sum() == run.split().test_counts.sum()
-    assert pf.plots.calibration_error(counts) == pytest.approx(row.metrics["ece"]["all"])
+    assert calibration_error(counts) == pytest.approx(row.metrics["ece"]["all"])
     assert counts[:, 2].sum() / counts[:, 0].sum() == pytest.approx(row.test_accuracy)
-    (axes,) = pf.plots.calibration(run).axes
+    (axes,) = calibration(run).axes
     known = counts[:, 0] > 0
     heights = [bar.get_height() for bar in axes.patches]
     assert heights == pytest.approx((counts[known, 2] / counts[known, 0]).tolist())
@@ -93,11 +98,9 @@ def test_calibration_is_that_of_the_error(run):
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["confusion", "--client", "9"], "no predictions of client 9"),
         (["confusion", "--at", "final"], "unknown round 'final'"),
         (["confusion", "--as", "every"], "unknown form of --as 'every'"),
-        (["confusion", "--as", "each", "--client", "0"], "--as each shows all clients"),
-        (["calibration", "--client", "0"], "calibration has no option --client"),
+        (["calibration", "--at", "best"], "calibration has no option --at"),
     ],
 )
 def test_mistakes(run, tmp_path, words, what):
@@ -121,7 +124,7 @@ def test_what_was_not_recorded_is_said(plain, tmp_path):
 
 @pytest.mark.slow
 def test_commands_and_report(run, plain, tmp_path):
-    for n, words in enumerate((["confusion", "--as", "each"], ["confusion", "--client", "1"],
+    for n, words in enumerate((["confusion", "--as", "each"],
                                ["calibration", "--for", "ieee-column"])):  # fmt: skip
         kind, *options = words
         out = tmp_path / f"{n}.png"

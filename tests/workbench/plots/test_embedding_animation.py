@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import protofl as pf
 from protofl_cli.app import app
 from protofl_workbench.plots import embedding_animation
+from protofl_workbench.plots.embedding_animation import embedding
 
 GIVEN = {"rounds": 4, "observe_samples": 5}
 
@@ -42,7 +43,7 @@ def points(axes, marker):
 
 @pytest.mark.slow
 def test_frames_show_every_observed_point(run):
-    frames = pf.plots.embedding(run, perplexity=5)
+    frames = embedding(run, perplexity=5)
     assert len(frames) == 4
     seen = set()
     for number, figure in enumerate(frames):
@@ -63,7 +64,7 @@ def test_frames_show_every_observed_point(run):
 
 @pytest.mark.slow
 def test_a_line_joins_a_prototype_with_its_place_before(run):
-    first, second, *_ = pf.plots.embedding(run, perplexity=5)
+    first, second, *_ = embedding(run, perplexity=5)
     before, now = points(first.axes[0], 2), points(second.axes[0], 2)
     lines = [line.get_xydata() for line in second.axes[0].get_lines()]
     assert np.allclose(sorted(line[0].tolist() for line in lines), sorted(before.tolist()))
@@ -74,7 +75,7 @@ def test_a_line_joins_a_prototype_with_its_place_before(run):
 def test_many_rounds_and_points_are_drawn_in_part(run, monkeypatch):
     monkeypatch.setattr(embedding_animation, "FRAMES", 3)
     monkeypatch.setattr(embedding_animation, "POINTS", 21)
-    frames = pf.plots.embedding(run, perplexity=5)
+    frames = embedding(run, perplexity=5)
     titles = [figure.axes[0].get_title() for figure in frames]
     assert titles[0] == "after round 1" and titles[-1] == "after round 4" and len(titles) == 3
     assert {len(points(figure.axes[0], 0)) for figure in frames} == {7}
@@ -100,7 +101,7 @@ def test_the_file_has_a_frame_for_each_round(run, tmp_path):
 def test_kinds_alone(toys):
     for kind, count in (("features", 1), ("prototypes", 2)):
         out = train("fedproto", toys / kind, **GIVEN, observe=kind).folder
-        for figure in pf.plots.embedding(out, perplexity=5):
+        for figure in embedding(out, perplexity=5):
             assert len([c for c in figure.axes[0].collections if len(c.get_offsets())]) == count
 
 

@@ -14,7 +14,12 @@ import protofl as pf
 from protofl.records.observed import Observed, Prototypes
 from protofl.system.files.series import Series
 from protofl_workbench.plots import feature_space as figures
+from protofl_workbench.plots.image_grids import images
 from protofl_workbench.plots.matrices import SIMILARITIES as MEASURES
+from protofl_workbench.plots.matrices import similarity
+from protofl_workbench.plots.observation_charts import CHARTS
+from protofl_workbench.plots.prototype_charts import margins
+from protofl_workbench.plots.tsne_charts import features, prototypes
 
 ROUNDS = 3
 
@@ -183,18 +188,18 @@ def test_a_picture_of_margins_has_a_line_for_each_class(run):
     found = figures.margins(run.observed)
     both = np.stack([found.clients[-1], found.server[-1]])
     known = np.isfinite(both).all(0)
-    (axes,) = drawn(pf.plots.margins(run))
+    (axes,) = drawn(margins(run))
     lines = [line.get_ydata() for line in axes.lines]
     assert np.allclose(np.stack(lines, 1), both[:, known] / both[:, known].max())
 
 
 @pytest.mark.parametrize(
     ("draw", "label", "count"),
-    [("margin_curves", "margin", 2), ("distances", "distance of prototypes", 3),
+    [("margin-curves", "margin", 2), ("distances", "distance of prototypes", 3),
      ("alignment", "distance to the server's prototypes", 2), ("drift", "distance moved", 5)],
 )  # fmt: skip
 def test_pictures_over_rounds(run, draw, label, count):
-    (axes,) = drawn(getattr(pf.plots, draw)(run.folder))
+    (axes,) = drawn(CHARTS[draw](run.folder))
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", label)
     assert len(axes.lines) == count
     if draw == "alignment":
@@ -205,7 +210,7 @@ def test_pictures_over_rounds(run, draw, label, count):
 
 @pytest.mark.parametrize("kind", MEASURES)
 def test_a_picture_of_similarities(run, kind):
-    axes, bar = drawn(pf.plots.similarity(run, kind))
+    axes, bar = drawn(similarity(run, kind))
     shown = axes.images[0].get_array()
     wanted = figures.similarity(run.observed.prototypes(), kind)
     assert np.allclose(shown.filled(np.nan), wanted[1], equal_nan=True)
@@ -215,7 +220,7 @@ def test_a_picture_of_similarities(run, kind):
 
 def test_prototypes_in_the_plane(run):
     seen = run.observed.prototypes()
-    (axes,) = drawn(pf.plots.prototypes(run, perplexity=5))
+    (axes,) = drawn(prototypes(run, perplexity=5))
     circles, triangles = axes.collections
     assert len(circles.get_offsets()) == len(seen.rows)
     assert len(triangles.get_offsets()) == len(seen.server["prototypes"][0])
@@ -225,7 +230,7 @@ def test_prototypes_in_the_plane(run):
 
 def test_features_in_the_plane(run):
     seen = run.observed.features()
-    (axes,) = drawn(pf.plots.features(run))
+    (axes,) = drawn(features(run))
     assert len(axes.collections[0].get_offsets()) == len(seen.rows)
     colours = {tuple(c) for c in axes.collections[0].get_facecolors()}
     assert len(colours) == len({*seen.labels.tolist()})
@@ -234,13 +239,13 @@ def test_features_in_the_plane(run):
 def test_images_by_round_and_class(run, monkeypatch):
     from protofl.records.observed import Images, Observed
 
-    def images(self, round=-1, trial=0):
+    def seen(self, round=-1, trial=0):
         pictures = np.full((2, 1, 3, 3), 40 * (round + 1), np.uint8)
         return Images(trial, round, ["a"], 4, pictures, np.array([0, 3]))
 
-    monkeypatch.setattr(Observed, "images", images)
+    monkeypatch.setattr(Observed, "images", seen)
     monkeypatch.setattr(Observed, "kinds", lambda *of: ["images"])
-    axes = drawn(pf.plots.images(run))
+    axes = drawn(images(run))
     assert [a.get_ylabel() for a in axes[::2]] == ["round 1", "round 2", "round 3"]
     assert [a.get_title() for a in axes[:2]] == ["a", "d"]
     assert [int(a.images[0].get_array()[0, 0]) for a in axes[::2]] == [40, 80, 120]
@@ -248,6 +253,6 @@ def test_images_by_round_and_class(run, monkeypatch):
 
 def test_what_cannot_be_drawn(run):
     with pytest.raises(pf.UsageError, match="unknown measure of similarity 'cosine'"):
-        pf.plots.similarity(run, "cosine")
+        similarity(run, "cosine")
     with pytest.raises(pf.UsageError, match="has observed no images"):
-        pf.plots.images(run, [0])
+        images(run, [0])

@@ -44,7 +44,7 @@ def test_a_line_says_once_what_to_install(monkeypatch, capsys, tmp_path):
         plots.save(figure("\u4e2d\u6587"), tmp_path / f"{name}.png")
     error = capsys.readouterr().err
     assert error.count("no installed font has \u4e2d\u6587") == error.count("Noto") == 1
-    plots.svg(figure("\u65e5"), outlines=False)  # the reader's font draws the letters
+    figure_files.svg(figure("\u65e5"), outlines=False)  # the reader's font draws the letters
     assert "\u65e5" not in capsys.readouterr().err
 
 
@@ -52,7 +52,7 @@ def test_another_installed_font_draws_what_a_font_lacks(said):
     """Serif fonts of matplotlib have no Arabic letters; its other font has them."""
     assert figure_files.fonts_for("a\u0645") == ((figure_files.BUNDLED,), "")
     made = figure("\u0645\u0631")
-    plots.svg(made)
+    figure_files.svg(made)
     assert figure_files.BUNDLED in made.axes[0].title.get_fontfamily() and not said
 
 

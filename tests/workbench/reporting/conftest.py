@@ -51,5 +51,5 @@ def copy(runs, tmp_path):
 def undrawn(monkeypatch):
     """Skip the making and drawing of figures, which takes most of a page's time."""
     nothing = '<svg viewBox="0 0 9 9"></svg>'
-    monkeypatch.setattr("protofl_workbench.plots.svg", lambda figure, **_: nothing)
+    monkeypatch.setattr("protofl_workbench.plots.figure_files.svg", lambda figure, **_: nothing)
     monkeypatch.setattr(Pictures, "_inline", lambda self, *_, **__: nothing)

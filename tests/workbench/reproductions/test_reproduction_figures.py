@@ -15,16 +15,16 @@ from protofl.records.row import Row
 from protofl_workbench.reproductions import reproduction_pictures
 from protofl_workbench.reproductions.formulas import check_formula, evaluate
 from protofl_workbench.reproductions.reproduction import (
-    Figure,
-    Line,
+    ReadFigure,
     Reproduction,
     Scale,
+    TableLine,
     published_figure,
 )
 from protofl_workbench.reproductions.reproduction_figures import figure_of
 from protofl_workbench.reproductions.reproduction_pictures import draw
 from protofl_workbench.reproductions.reproduction_result import (
-    Entry,
+    CellResult,
     ReproductionResult,
     conditions_of,
     facts_of,
@@ -64,23 +64,23 @@ ROWS[0]["extra"]["by_class"] = [0.25, 0.5]
 @pytest.mark.parametrize(
     ("figure", "values"),
     [
-        (Figure(read="best"), [75, 37.5]),
-        (Figure(read="final"), [50, 37.5]),
-        (Figure(read="best", error=True), [25, 62.5]),
-        (Figure(read="best-server"), [50, 12.5]),
-        (Figure(read="final-server"), [25, 12.5]),
-        (Figure(read="floats"), [0.0015, 0.0015]),
-        (Figure(read="floats", round=2, unit="K"), [2, 2]),
-        (Figure(read="bytes-up"), [0.004, 0.004]),
-        (Figure(read="rounds-to", target=0.3), [2, 3]),
-        (Figure(read="rounds-to", target=0.5), [2, None]),
-        (Figure(read="floats-to", target=0.375, unit=""), [2500, 4500]),
-        (Figure(read="seconds-to", target=0.25), [2, 4]),
-        (Figure(read="seconds-to", target=0.5, of="extra.server_test_accuracy"), [2, None]),
-        (Figure(read="value", of="measures.flops.training", unit="B"), [8, None]),
-        (Figure(read="value", of="extra.by_class.1", round=0), [0.5, None]),
-        (Figure(read="value", of="extra.by_class.2", round=0), [None, None]),
-        (Figure(read="value", of="test_accuracy", round=1, unit="%"), [75, 25]),
+        (ReadFigure(read="best"), [75, 37.5]),
+        (ReadFigure(read="final"), [50, 37.5]),
+        (ReadFigure(read="best", error=True), [25, 62.5]),
+        (ReadFigure(read="best-server"), [50, 12.5]),
+        (ReadFigure(read="final-server"), [25, 12.5]),
+        (ReadFigure(read="floats"), [0.0015, 0.0015]),
+        (ReadFigure(read="floats", round=2, unit="K"), [2, 2]),
+        (ReadFigure(read="bytes-up"), [0.004, 0.004]),
+        (ReadFigure(read="rounds-to", target=0.3), [2, 3]),
+        (ReadFigure(read="rounds-to", target=0.5), [2, None]),
+        (ReadFigure(read="floats-to", target=0.375, unit=""), [2500, 4500]),
+        (ReadFigure(read="seconds-to", target=0.25), [2, 4]),
+        (ReadFigure(read="seconds-to", target=0.5, of="extra.server_test_accuracy"), [2, None]),
+        (ReadFigure(read="value", of="measures.flops.training", unit="B"), [8, None]),
+        (ReadFigure(read="value", of="extra.by_class.1", round=0), [0.5, None]),
+        (ReadFigure(read="value", of="extra.by_class.2", round=0), [None, None]),
+        (ReadFigure(read="value", of="test_accuracy", round=1, unit="%"), [75, 25]),
     ],
 )
 def test_figures(figure, values):
@@ -88,8 +88,8 @@ def test_figures(figure, values):
 
 
 def test_only_the_rounds_asked_for_count():
-    assert figure_of(ROWS, Figure(read="best"), rounds=1) == [25, 12.5]
-    assert figure_of(reversed(ROWS), Figure(read="final"), rounds=2) == [75, 25]
+    assert figure_of(ROWS, ReadFigure(read="best"), rounds=1) == [25, 12.5]
+    assert figure_of(reversed(ROWS), ReadFigure(read="final"), rounds=2) == [75, 25]
 
 
 @pytest.mark.parametrize(
@@ -154,15 +154,15 @@ def test_a_formula_of_other_cells_is_checked_again_with_their_figures():
 
 @pytest.fixture
 def result():
-    rows = {"a": Line("a", "A_1"), "b": Line("b", "B", note="of our own")}
-    columns = {"x": Line("x", "10 %", "Group"), "y": Line("y", "τ = 1", "Group")}
+    rows = {"a": TableLine("a", "A_1"), "b": TableLine("b", "B", note="of our own")}
+    columns = {"x": TableLine("x", "10 %", "Group"), "y": TableLine("y", "τ = 1", "Group")}
     scales = {"paper": Scale("paper")}
     reproduction = Reproduction("p/t", "A table", rows, columns, "Paper", "Table 1", scales=scales)
     entries = {
-        ("a", "x"): Entry("a", "x", "done", values=(50.0, 52.0), text="50.5±0.2"),
-        ("a", "y"): Entry("a", "y", "empty", text="–"),
-        ("b", "x"): Entry("b", "x", "done", values=(49.96,), text="50.0"),
-        ("b", "y"): Entry("b", "y", "missing", text="40", why="cifar10 is not here"),
+        ("a", "x"): CellResult("a", "x", "done", values=(50.0, 52.0), text="50.5±0.2"),
+        ("a", "y"): CellResult("a", "y", "empty", text="–"),
+        ("b", "x"): CellResult("b", "x", "done", values=(49.96,), text="50.0"),
+        ("b", "y"): CellResult("b", "y", "missing", text="40", why="cifar10 is not here"),
     }
     options = [{"partition": "dirichlet", "trials": 2, "rounds": 60, "hold_split": True}]
     facts = facts_of(reproduction, "paper", "", options, [{**options[0], "rounds": 1000}])
@@ -210,7 +210,7 @@ def test_the_mean_difference_has_a_sign(result):
     low = replace(result["a", "x"], values=(20.0,))
     entries = {**result.entries, ("a", "x"): low}
     assert replace(result, entries=entries).distance == "15.27 points below"
-    flops = Figure(read="flops")
+    flops = ReadFigure(read="flops")
     other = replace(result["b", "x"], figure=flops)
     assert replace(result, entries={**entries, ("b", "x"): other}).distance == ""
 
@@ -224,11 +224,11 @@ def test_ours_beside_the_published(result):
 
 
 def test_a_mark_stands_after_our_figure():
-    figure = Figure(mark="seed chosen to fit")
-    assert Entry("a", "x", "done", figure, (80.0,)).ours == "80.00 (seed chosen to fit)"
-    short = Entry("a", "x", "broken off", figure, (80.0,), partial="2 of 3 rounds, diverged")
+    figure = ReadFigure(mark="seed chosen to fit")
+    assert CellResult("a", "x", "done", figure, (80.0,)).ours == "80.00 (seed chosen to fit)"
+    short = CellResult("a", "x", "broken off", figure, (80.0,), partial="2 of 3 rounds, diverged")
     assert short.ours == "80.00 (2 of 3 rounds, diverged, seed chosen to fit)"
-    assert Entry("a", "x", "not run", figure).ours == ""
+    assert CellResult("a", "x", "not run", figure).ours == ""
 
 
 def test_derived_figures_are_not_called_published(result):
@@ -272,8 +272,10 @@ def test_latex(result):
 
 
 def test_what_a_cell_is_read_from_may_name_its_column():
-    rows = {"a": Line("a", "A", figure=Figure(read="value", of="extra.by_class.{column}"))}
-    reproduction = Reproduction("s", "t", rows, {"1": Line("1", "class 1"), "x.y": Line("x.y", "")})
+    rows = {"a": TableLine("a", "A", figure=ReadFigure(read="value", of="extra.by_class.{column}"))}
+    reproduction = Reproduction(
+        "s", "t", rows, {"1": TableLine("1", "class 1"), "x.y": TableLine("x.y", "")}
+    )
     assert reproduction.figure_of("a", "1").of == "extra.by_class.1"
     assert reproduction.figure_of("a", "x.y").of == "extra.by_class.x.y"
 
@@ -297,9 +299,13 @@ def test_a_table_is_drawn_as_differences_to_the_published(result, tmp_path, monk
 
 def test_bars_of_columns_that_are_called_alike_stay_apart(tmp_path):
     """FedPKD has the same α for two data sets, which must be two bars."""
-    columns = {c: Line(c, "α = 0.1", group=g) for c, g in (("x", "CIFAR-10"), ("y", "CIFAR-100"))}
-    reproduction = Reproduction("s", "t", {"a": Line("a", "A")}, columns, kind="bars")
-    entries = {("a", c): Entry("a", c, "done", values=(v,)) for c, v in (("x", 50.0), ("y", 25.0))}
+    columns = {
+        c: TableLine(c, "α = 0.1", group=g) for c, g in (("x", "CIFAR-10"), ("y", "CIFAR-100"))
+    }
+    reproduction = Reproduction("s", "t", {"a": TableLine("a", "A")}, columns, kind="bars")
+    entries = {
+        ("a", c): CellResult("a", c, "done", values=(v,)) for c, v in (("x", 50.0), ("y", 25.0))
+    }
     found = ReproductionResult(reproduction, ("a",), ("x", "y"), entries, "paper", ())
     (file,) = draw(found, tmp_path / "bars.svg")
     drawn = file.read_text(encoding="utf-8")

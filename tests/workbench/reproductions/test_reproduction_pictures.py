@@ -7,6 +7,7 @@ import pytest
 
 import protofl as pf
 from protofl import UsageError
+from protofl_workbench.plots.image_grids import images_of_runs
 from protofl_workbench.reproductions.reproduction_pictures import figures_of
 
 REPRODUCTION = """
@@ -114,4 +115,4 @@ def test_mistakes(drawn, how, what):
 def test_no_such_client(drawn):
     result = drawn('"images"')
     with pytest.raises(UsageError, match="there is no client 2"):
-        pf.plots.images_of_runs({"a": result["fedktl", "a"].folder}, client=2)
+        images_of_runs({"a": result["fedktl", "a"].folder}, client=2)

@@ -17,7 +17,7 @@ import protofl as pf
 from protofl.records.row import Row
 from protofl.system.options.table import OPTIONS
 from protofl_workbench.batch import batch_events as events
-from protofl_workbench.batch.run_batch import Batch
+from protofl_workbench.batch.run_batch import RunBatch
 from protofl_workbench.batch.shard import Shard
 from protofl_workbench.sweeps import sweep_interface
 from protofl_workbench.sweeps.axes import read_axes, resolved_axes
@@ -478,7 +478,7 @@ def test_a_figure_that_no_run_will_have_is_found_before_anything_is_trained(toys
     with pytest.raises(pf.UsageError, match="no server accuracy") as caught:
         start_sweep(sweep, tmp_path / "sweep", at_once=0)
     assert "--figure best" in caught.value.do and not (tmp_path / "sweep").exists()
-    with Batch(tmp_path, at_once=0) as batch:
+    with RunBatch(tmp_path, at_once=0) as batch:
         assert batch.check_all([wanted("a", "fedpkd", public=12)])[0].scores_server
         unscored = wanted("a", "fedpkd", public=12, eval_server=False)
         assert not batch.check_all([unscored])[0].scores_server

@@ -154,12 +154,12 @@ def training_options(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {
         "optimizer": optimizer_options(settings["optimizer"], optimizer, *rules),
         "schedule": {}
-        if lr_schedule == Schedule()
+        if lr_schedule == LearningRateSchedule()
         else lr_schedule.model_dump(mode="json", by_alias=True),
     }
 
 
-class Schedule(Config):
+class LearningRateSchedule(Config):
     """A constant rate after the rounds of a warm-up."""
 
     warmup: int = Field(
@@ -192,7 +192,7 @@ class Schedule(Config):
         return ""
 
 
-class Step(Schedule):
+class Step(LearningRateSchedule):
     """γ^⌊t/every⌋."""
 
     every: int = Field(30, ge=1, description="rounds between two steps")
@@ -205,7 +205,7 @@ class Step(Schedule):
         return self.factor_ ** (round // self.every)
 
 
-class Exponential(Schedule):
+class Exponential(LearningRateSchedule):
     """γ^t."""
 
     factor_: float = Field(
@@ -217,7 +217,7 @@ class Exponential(Schedule):
         return self.factor_**round
 
 
-class Cosine(Schedule):
+class Cosine(LearningRateSchedule):
     """Half a cosine from 1 to ``floor`` (Loshchilov and Hutter, SGDR, Eq. 5, without restarts)."""
 
     floor: float = Field(
@@ -242,8 +242,8 @@ class Cosine(Schedule):
         return "schedule.over" if self.over is None else ""
 
 
-SCHEDULES: dict[str, type[Schedule]] = {
-    "constant": Schedule,
+SCHEDULES: dict[str, type[LearningRateSchedule]] = {
+    "constant": LearningRateSchedule,
     "step": Step,
     "cosine": Cosine,
     "exponential": Exponential,
@@ -251,7 +251,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
 """{name in ``--lr-schedule``: its options and its formula}."""
 
 
-def schedule_of(name: str, options: Mapping[str, Any]) -> Schedule:
+def schedule_of(name: str, options: Mapping[str, Any]) -> LearningRateSchedule:
     """Return a schedule with its options.
 
     Raises:
@@ -263,5 +263,5 @@ def schedule_of(name: str, options: Mapping[str, Any]) -> Schedule:
     except UsageError as error:
         error.do = f"--lr-schedule {name} has: {', '.join(option_names(kind))}"
         raise
-    assert isinstance(result, Schedule)
+    assert isinstance(result, LearningRateSchedule)
     return result

@@ -17,7 +17,7 @@ from protofl.hooks.transport.rules import SAMPLES, Declarations, Fault
 from protofl.hooks.transport.tensor_specs import Header, check_ranks
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.payload import Payload, Uploads, moved, on_host
-from protofl.system.files.tensors import Entry, tensor_header
+from protofl.system.files.tensors import TensorEntry, tensor_header
 
 
 class ContentRules:
@@ -87,7 +87,7 @@ class ContentRules:
                 self._same_rows(name, entry, header, "public_index")
         check_ranks(header, self._declared)
 
-    def _check_indices(self, name: str, entry: Entry) -> None:
+    def _check_indices(self, name: str, entry: TensorEntry) -> None:
         if entry.dtype != "I64" or len(entry.shape) != 1:
             problem = f"as {entry.dtype}{list(entry.shape)}, it is one int64 a row"
             raise Fault(name, "classes", problem)
@@ -99,7 +99,7 @@ class ContentRules:
         if most is not None and entry.shape[0] > most:
             raise Fault(name, "classes", f"with {entry.shape[0]} rows of {most} at most")
 
-    def _same_rows(self, name: str, entry: Entry, header: Header, index: str) -> None:
+    def _same_rows(self, name: str, entry: TensorEntry, header: Header, index: str) -> None:
         if index in header:
             expected, whose = header[index].shape[0], f"{index!r} has"
         elif index == "public_index" and self._public is not None:

@@ -23,7 +23,7 @@ from protofl.hooks.transport.rules import Fault
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tensors import (
     TYPES,
-    Entry,
+    TensorEntry,
     checked_entry,
     metadata_value,
     shown,
@@ -36,7 +36,7 @@ KEY = "forms"
 """The key of the forms in the metadata of a payload's bytes."""
 
 
-Form = Mapping[str, Entry]
+Form = Mapping[str, TensorEntry]
 
 
 _TORCH = {name: dtype for dtype, name in TYPES.items()}
@@ -51,7 +51,7 @@ def form_of(payload: Mapping[str, Tensor]) -> Form:
     for name, tensor in payload.items():
         if tensor.dtype not in TYPES:
             raise RunFailure(f"{name!r} is of type {tensor.dtype}, which no encoding can restore")
-    return {name: Entry(TYPES[t.dtype], tuple(t.shape)) for name, t in payload.items()}
+    return {name: TensorEntry(TYPES[t.dtype], tuple(t.shape)) for name, t in payload.items()}
 
 
 def empty_tensors(form: Form) -> Payload:

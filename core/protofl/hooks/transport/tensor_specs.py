@@ -13,9 +13,9 @@ from protofl.hooks.transport.rules import Declarations, Fault
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.keys import Key
 from protofl.hooks.wire.weights import weight_views
-from protofl.system.files.tensors import TYPES, Entry
+from protofl.system.files.tensors import TYPES, TensorEntry
 
-Header = Mapping[str, Entry]
+Header = Mapping[str, TensorEntry]
 
 
 OWN = ("model", "head")
@@ -40,7 +40,7 @@ class Spec:
     optional: bool = False
 
     @classmethod
-    def of(cls, name: str, entry: Entry, key: Key | None, varies: int = 0) -> Spec:
+    def of(cls, name: str, entry: TensorEntry, key: Key | None, varies: int = 0) -> Spec:
         """Return the spec of a tensor with the declaration of its key.
 
         The number of rows may vary, but not of weights and of vectors over all classes or features;
@@ -86,7 +86,7 @@ class Spec:
             return self
         return replace(self, dims=(*self.dims[:-1], width))
 
-    def check(self, name: str, entry: Entry, varies: int = 0) -> None:
+    def check(self, name: str, entry: TensorEntry, varies: int = 0) -> None:
         """Check a tensor, with its `varying` dimension.
 
         Raises:
@@ -157,7 +157,7 @@ class SpecTable:
         for name in [*specs.keys() - header.keys()]:
             self.put(architecture, name, replace(specs[name], optional=True))
 
-    def spec(self, name: str, entry: Entry) -> Spec:
+    def spec(self, name: str, entry: TensorEntry) -> Spec:
         """Return the spec of a sent tensor, with K free if it differs between architectures."""
         key = self._declared.keys.find(name)
         sent = Spec.of(name, entry, key, self._declared.varying(name))

@@ -15,7 +15,7 @@ from protofl.hooks.transport.rules import RULES, Declarations, Fault
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload
-from protofl.system.files.tensors import TYPES, Entry
+from protofl.system.files.tensors import TYPES, TensorEntry
 
 
 class FoundLater(RunFailure):
@@ -119,7 +119,7 @@ class PayloadChecks:
         """
         try:
             entries = {
-                name: Entry(TYPES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape))
+                name: TensorEntry(TYPES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape))
                 for name, tensor in {**have, **made}.items()
             }
             contents.check_header(entries)

@@ -27,7 +27,7 @@ Round = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Entry:
+class SeriesEntry:
     """A file that counts."""
 
     file: str
@@ -45,7 +45,7 @@ class Series:
         self._folder, self._journal = folder, folder / "journal.jsonl"
 
     @cached_property
-    def entries(self) -> dict[Round, Entry]:
+    def entries(self) -> dict[Round, SeriesEntry]:
         """The files by trial and round; an incomplete last line is ignored.
 
         Raises:
@@ -62,14 +62,14 @@ class Series:
     _cut = True
     """True if the journal ends with a complete line."""
 
-    def _entry(self, number: int, line: bytes) -> tuple[Round, Entry]:
+    def _entry(self, number: int, line: bytes) -> tuple[Round, SeriesEntry]:
         try:
             values = parse_json(line)
             place = values["trial"], values["round"]
             if not all(type(number) is int and number >= 0 for number in place):
                 raise ValueError
             check = Check.of_values((values["size"], values["crc32"]))
-            return place, Entry(check_plain_name(values["file"]), check)
+            return place, SeriesEntry(check_plain_name(values["file"]), check)
         except (ValueError, TypeError, KeyError, AttributeError, Damaged):
             raise Damaged(
                 f"{self._journal}, line {number}, is damaged: it names no file",
@@ -91,7 +91,7 @@ class Series:
             A line for each damaged file, which is removed too.
         """
         lost = []
-        kept: dict[Round, Entry] = {}
+        kept: dict[Round, SeriesEntry] = {}
         for place, entry in self.entries.items():
             if place not in rounds:
                 continue
@@ -129,7 +129,7 @@ class Series:
         self._folder.mkdir(exist_ok=True)
         name = f"t{trial}-r{round}.safetensors"
         write_tensors(self._folder / name, tensors, header)
-        entry = Entry(name, Check.of(self._folder / name))
+        entry = SeriesEntry(name, Check.of(self._folder / name))
         append(self._journal, _line(place, entry))
         entries[place] = entry
         return entry.check.size
@@ -157,7 +157,7 @@ def append(file: Path, line: str) -> None:
         journal.write(line)
 
 
-def _line(place: Round, entry: Entry) -> str:
+def _line(place: Round, entry: SeriesEntry) -> str:
     (trial, round), (size, crc) = place, entry.check.values
     values = {"trial": trial, "round": round, "file": entry.file, "size": size, "crc32": crc}
     return json.dumps(values) + "\n"

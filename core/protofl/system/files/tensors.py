@@ -36,7 +36,7 @@ LARGEST = 1 << 48
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """Type and shape of a tensor, as read from a header."""
 
     dtype: str
@@ -48,7 +48,7 @@ class Entry:
         return math.prod(self.shape) * SIZES[self.dtype]
 
 
-def tensor_header(data: bytes) -> dict[str, Entry]:
+def tensor_header(data: bytes) -> dict[str, TensorEntry]:
     """Return the checked header of safetensors bytes; empty bytes have an empty header.
 
     Raises:
@@ -57,7 +57,7 @@ def tensor_header(data: bytes) -> dict[str, Entry]:
     return {name: entry for name, (entry, _) in tensor_places(data).items()}
 
 
-def tensor_places(data: bytes) -> dict[str, tuple[Entry, tuple[int, int]]]:
+def tensor_places(data: bytes) -> dict[str, tuple[TensorEntry, tuple[int, int]]]:
     """Return the checked header of safetensors bytes, with where each tensor begins and ends.
 
     Raises:
@@ -113,7 +113,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _entry(name: str, value: Any) -> tuple[Entry, tuple[int, int]]:  # noqa: ANN401 - JSON
+def _entry(name: str, value: Any) -> tuple[TensorEntry, tuple[int, int]]:  # noqa: ANN401 - JSON
     """Return a tensor's entry, and the start and end of its bytes."""
     label = shown_name(name)
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
@@ -127,7 +127,7 @@ def _entry(name: str, value: Any) -> tuple[Entry, tuple[int, int]]:  # noqa: ANN
     return entry, (start, end)
 
 
-def checked_entry(name: str, dtype: Any, shape: Any) -> Entry:  # noqa: ANN401 - JSON
+def checked_entry(name: str, dtype: Any, shape: Any) -> TensorEntry:  # noqa: ANN401 - JSON
     """Return the entry of a tensor, after checking its type and shape.
 
     Raises:
@@ -140,7 +140,7 @@ def checked_entry(name: str, dtype: Any, shape: Any) -> Entry:  # noqa: ANN401 -
         raise ValueError(f"{label} has an invalid shape")
     if math.prod(max(size, 1) for size in shape) * SIZES[dtype] > LARGEST:
         raise ValueError(f"{label} claims the shape {shown(shape)}")
-    return Entry(dtype, tuple(shape))
+    return TensorEntry(dtype, tuple(shape))
 
 
 def _counts(value: Any) -> bool:  # noqa: ANN401 - JSON

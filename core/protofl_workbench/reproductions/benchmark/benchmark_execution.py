@@ -21,7 +21,7 @@ from protofl.system.files.home import expand_user
 from protofl.system.options.plugin_options import Config
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
-from protofl_workbench.batch.run_batch import Batch
+from protofl_workbench.batch.run_batch import RunBatch
 from protofl_workbench.batch.shard import WHOLE, Shard
 from protofl_workbench.reproductions.benchmark.benchmark_records import (
     LOCAL,
@@ -53,7 +53,7 @@ Record = dict[str, Any]
 
 
 @dataclass(eq=False)
-class Entry:
+class BenchmarkCell:
     """A method in a setting, and the progress of its runs.
 
     Attributes:
@@ -202,7 +202,7 @@ def has_score(outcome: Outcome) -> bool:
     )
 
 
-def base_record(entry: Entry) -> Record:
+def base_record(entry: BenchmarkCell) -> Record:
     """Return the keys that every record has."""
     options = {**entry.cell.options, "dataset": without_folder(str(entry.cell.options["dataset"]))}
     dropped = ("data_dir", "device", "engine", "track")
@@ -224,9 +224,11 @@ class Entries:
         ended: Called with each entry that has ended.
     """
 
-    def __init__(self, entries: Sequence[Entry], ended: Callable[[Entry], None]) -> None:
+    def __init__(
+        self, entries: Sequence[BenchmarkCell], ended: Callable[[BenchmarkCell], None]
+    ) -> None:
         self._open, self._ended = [*entries], ended
-        self._owners: dict[BatchRun, Entry] = {}
+        self._owners: dict[BatchRun, BenchmarkCell] = {}
 
     def next(self) -> BatchRun | None:
         """Return the next run that can start."""
@@ -247,7 +249,7 @@ class Entries:
         entry.run_ended(outcome)
         self._close(entry)
 
-    def _close(self, entry: Entry) -> None:
+    def _close(self, entry: BenchmarkCell) -> None:
         if entry.done and entry in self._open:
             self._open.remove(entry)
             self._ended(entry)
@@ -299,7 +301,7 @@ def with_added(reproduction: Reproduction, added: Sequence[str]) -> Reproduction
 
 def entries_of(
     reproduction: Reproduction, change: Change, added: Sequence[str] = ()
-) -> tuple[BenchmarkProgress, list[Entry]]:
+) -> tuple[BenchmarkProgress, list[BenchmarkCell]]:
     """Return the empty progress of a benchmark, and its entries row by row.
 
     Args:
@@ -322,7 +324,8 @@ def entries_of(
     columns = tuple(dict.fromkeys(cell.column for cell in cells))
     weights = {cell.row: _weight(cell, reproduction.tuning) for cell in cells}
     entries = [
-        Entry(cell, tuning.of(cell.column), weights[cell.row], change.scale) for cell in cells
+        BenchmarkCell(cell, tuning.of(cell.column), weights[cell.row], change.scale)
+        for cell in cells
     ]
     return BenchmarkProgress(reproduction, change.scale, tuning, rows, columns), entries
 
@@ -398,7 +401,7 @@ def recorded_entries(
     added: Sequence[str] = (),
     *,
     again: bool = False,
-) -> tuple[BenchmarkProgress, list[Entry]]:
+) -> tuple[BenchmarkProgress, list[BenchmarkCell]]:
     """Return the progress of a benchmark with its records, and the entries without one.
 
     Raises:
@@ -417,7 +420,7 @@ def recorded_entries(
     return progress, todo
 
 
-def is_own(progress: BenchmarkProgress, entry: Entry, shard: Shard) -> bool:
+def is_own(progress: BenchmarkProgress, entry: BenchmarkCell, shard: Shard) -> bool:
     """Return True if an entry is in a shard; the place in the whole table decides."""
     row = [*progress.reproduction.rows].index(entry.cell.row)
     column = [*progress.reproduction.columns].index(entry.cell.column)
@@ -425,8 +428,8 @@ def is_own(progress: BenchmarkProgress, entry: Entry, shard: Shard) -> bool:
 
 
 def _with_data(
-    progress: BenchmarkProgress, entries: list[Entry], note: Note, *, skip_missing: bool
-) -> list[Entry]:
+    progress: BenchmarkProgress, entries: list[BenchmarkCell], note: Note, *, skip_missing: bool
+) -> list[BenchmarkCell]:
     """Return the entries whose data are here; data that can be downloaded are.
 
     Raises:
@@ -446,7 +449,7 @@ def _with_data(
 
 
 def check_entries(
-    entries: Sequence[Entry], batch: Batch, *, measure: bool = False
+    entries: Sequence[BenchmarkCell], batch: RunBatch, *, measure: bool = False
 ) -> list[CheckedRun]:
     """Plan the first final run of each entry with the setting's own learning rate."""
     first = [BatchRun(f"{e.cell.row}, {e.cell.column}", e.cell.request()) for e in entries]
@@ -479,13 +482,13 @@ def _quieter(follow: events.Follow) -> events.Follow:
 
 def _run(
     progress: BenchmarkProgress,
-    entries: Sequence[Entry],
+    entries: Sequence[BenchmarkCell],
     folder: Path,
     runs: Path,
     at_once: int | None,
     follow: events.Follow,
 ) -> None:
-    def ended(entry: Entry) -> None:
+    def ended(entry: BenchmarkCell) -> None:
         key = entry.cell.row, entry.cell.column
         if entry.error is not None:
             progress.failed[key] = entry.error
@@ -493,7 +496,7 @@ def _run(
         write_record(folder, record)
 
     group = progress.reproduction.name
-    with Batch(
+    with RunBatch(
         runs, at_once=at_once, follow=_quieter(follow), group=group, repeat_diverged=False
     ) as batch:
         todo = []

@@ -23,13 +23,19 @@ from protofl_workbench.reproductions.benchmark.benchmark_records import (
     write_record,
 )
 from protofl_workbench.reproductions.benchmark.standings import (
+    BETTER,
     LEVEL,
-    Setting,
-    Standing,
+    WORSE,
+    BenchmarkSetting,
     compared,
     rank_correlations,
     ranks_over,
-    setting_of,
+    settings_of,
+)
+from protofl_workbench.reproductions.benchmark.standings_tables import (
+    cells,
+    markdown_table,
+    ranks_table,
 )
 from protofl_workbench.reproductions.reproduction import Reproduction
 
@@ -51,52 +57,7 @@ HEADINGS = (
     "groups",
 )
 
-SHORT = ("accuracy %", "interval", "worse off (chance)", "lr", "weight", "mean rank", "groups")
-"""The headings beside the method that fit on a screen."""
-
 Record = Mapping[str, Any]
-
-
-def settings_of(progress: BenchmarkProgress) -> list[Setting]:
-    """Return the standings of each selected setting with a record."""
-    return _settings(progress.reproduction, progress.records.values())
-
-
-def _settings(reproduction: Reproduction, records: Iterable[Record]) -> list[Setting]:
-    by_setting: dict[str, list[Record]] = {name: [] for name in reproduction.columns}
-    for record in records:
-        by_setting.setdefault(str(record["setting"]), []).append(record)
-    return [setting_of(name, found) for name, found in by_setting.items() if found]
-
-
-def cells_of(s: Standing) -> tuple[str, ...]:
-    """Return the cells of a method's row, as `HEADINGS` names them."""
-    few = f" ({count(s.seeds, 'seed')})" if s.seeds < 3 else ""
-    return (
-        s.method,
-        f"{100 * s.accuracy:.1f}{few}",
-        "" if math.isnan(s.low) else f"{100 * s.low:.1f} … {100 * s.high:.1f}",
-        _share(s.global_accuracy),
-        _share(s.worst),
-        "" if math.isnan(s.worse_off) else f"{s.worse_off:.1f} ({s.chance:.1f})",
-        _megabytes(s.upload),
-        _megabytes(s.download),
-        f"{s.rounds:.0f}",
-        f"{s.seconds:.2f}",
-        f"{s.rate:g}",
-        s.weight,
-        "" if math.isnan(s.mean_rank) else f"{s.mean_rank:.2f}",
-        str(s.rank or ""),
-        s.groups,
-    )
-
-
-def _share(value: float) -> str:
-    return "" if math.isnan(value) else f"{100 * value:.1f}"
-
-
-def _megabytes(size: float) -> str:
-    return f"{size / 1e6:.3g}" if size else "0"
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -118,9 +79,8 @@ def write_page(progress: BenchmarkProgress, page: Path) -> list[Path]:
     for record in progress.records.values():
         write_record(folder, record)
     records = read_records(folder)
-    pictures = draw_pictures(
-        progress.reproduction, _settings(progress.reproduction, records), folder
-    )
+    settings = settings_of(progress.reproduction.columns, records)
+    pictures = draw_pictures(progress.reproduction, settings, folder)
     write_file(page, page_of(progress.reproduction, records, folder.name))
     return [page, *pictures]
 
@@ -136,7 +96,7 @@ def page_of(reproduction: Reproduction, records: Sequence[Record], folder: str) 
         records: All records.
         folder: Name of the folder with the pictures, relative to the page.
     """
-    settings = _settings(reproduction, records)
+    settings = settings_of(reproduction.columns, records)
     finished = [setting for setting in settings if setting.standings]
     there = {(str(record["method"]), str(record["setting"])) for record in records}
     begun = [s.name for s in finished if any((r, s.name) not in there for r in reproduction.rows)]
@@ -224,20 +184,14 @@ def _list(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in an element that the site sorts by; it does nothing elsewhere."""
-    lines = [f"| {' | '.join(headings)} |", "|---" + "|--:" * (len(headings) - 1) + "|"]
-    lines += [f"| {' | '.join(map(md, row))} |" for row in rows]
-    return "\n".join(["<div data-sort markdown>", "", *lines, "", "</div>"])
-
-
-def _setting_part(reproduction: Reproduction, setting: Setting) -> list[str]:
+def _setting_part(reproduction: Reproduction, setting: BenchmarkSetting) -> list[str]:
     line = reproduction.columns.get(setting.name)
     parts = [f"### {setting.name}"]
     if line is not None:
         parts.append(f"{line.label[:1].upper()}{line.label[1:]}.")
     if setting.standings:
-        parts.append(_table(HEADINGS, [cells_of(s) for s in setting.standings]))
+        rows = [cells(standing, HEADINGS) for standing in setting.standings]
+        parts.append(markdown_table(HEADINGS, rows, sortable=True))
     if setting.blocks:
         parts.append(
             f"Ranks and tests are over {setting.blocks} pairs of client and seed. "
@@ -255,7 +209,7 @@ def _setting_part(reproduction: Reproduction, setting: Setting) -> list[str]:
     return parts
 
 
-def _power(setting: Setting) -> str:
+def _power(setting: BenchmarkSetting) -> str:
     """Return what the tests of a setting can find at most; empty without tests."""
     if not setting.p:
         return ""
@@ -270,32 +224,30 @@ def _power(setting: Setting) -> str:
     return text + "and less clear ones are rarely significant." if least > LEVEL / 10 else ""
 
 
-def _ranks_part(reproduction: Reproduction, settings: Sequence[Setting], folder: str) -> list[str]:
+def _ranks_part(
+    reproduction: Reproduction, settings: Sequence[BenchmarkSetting], folder: str
+) -> list[str]:
     settings = compared(settings)
     over = ranks_over(settings)
     if len(settings) < 2 or len(over) < 2:
         return []
-    rows = [
-        (f"{one.method}", f"{one.mean:.1f}", f"{one.std:.1f}", *(f"{r:g}" for r in one.ranks))
-        for one in over
-    ]
     return [
         "## Ranks over settings",
         f"Ranks among the {len(over)} methods that are ranked in all {len(settings)} settings; "
         "1 is best.",
-        _table(("method", "mean", "std", *(s.name for s in settings)), rows),
+        markdown_table(*ranks_table(over, settings), sortable=True),
         f"![Ranks of each method over settings]({folder}/ranks.png)",
     ]
 
 
-def statements(settings: Sequence[Setting]) -> list[str]:
+def statements(settings: Sequence[BenchmarkSetting]) -> list[str]:
     """Return what can be counted in the standings, in sentences."""
     said, settings = [], compared(settings)
     with_local = [s for s in settings if (found := s.named(LOCAL)) and found.rank]
     if with_local:
         total = count(len(with_local), "setting")
-        better = {s.name: _against_local(s, better=True) for s in with_local}
-        worse = {s.name: _against_local(s, better=False) for s in with_local}
+        better = {s.name: _against_local(s, BETTER) for s in with_local}
+        worse = {s.name: _against_local(s, WORSE) for s in with_local}
         winners = [name for name, methods in better.items() if methods]
         said.append(
             f"Federation helps significantly in {len(winners)} of {total}: "
@@ -348,20 +300,12 @@ def statements(settings: Sequence[Setting]) -> list[str]:
     return said
 
 
-def _against_local(setting: Setting, *, better: bool) -> list[str]:
-    """Return the methods that differ significantly from ``local`` and rank before or after it."""
-    local = setting.named(LOCAL)
-    assert local is not None
-    return [
-        s.method
-        for s in setting.ranked
-        if s.method != LOCAL
-        and setting.differ(s.method, LOCAL)
-        and (s.mean_rank < local.mean_rank) == better
-    ]
+def _against_local(setting: BenchmarkSetting, outcome: str) -> list[str]:
+    """Return the methods with an outcome of the test against ``local``."""
+    return [s.method for s in setting.ranked if setting.against(s.method, LOCAL) == outcome]
 
 
-def _federated(setting: Setting) -> int:
+def _federated(setting: BenchmarkSetting) -> int:
     return sum(s.method != LOCAL for s in setting.ranked)
 
 

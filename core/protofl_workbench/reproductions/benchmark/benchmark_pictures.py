@@ -10,8 +10,8 @@ from protofl.system.files.atomic import write_file
 from protofl_workbench.plots.figure_files import drawn
 from protofl_workbench.plots.style import COLOURS, FAINT, FONTS, GROUND, INK, SMALL, TEXT, WIDTHS
 from protofl_workbench.reproductions.benchmark.standings import (
+    BenchmarkSetting,
     Ranks,
-    Setting,
     compared,
     ranks_over,
 )
@@ -26,7 +26,7 @@ LINE = 0.15
 
 
 def draw_pictures(
-    reproduction: Reproduction, settings: Sequence[Setting], folder: Path
+    reproduction: Reproduction, settings: Sequence[BenchmarkSetting], folder: Path
 ) -> list[Path]:
     """Draw ``groups.png`` and ``ranks.png`` as far as there are methods to compare.
 
@@ -49,7 +49,7 @@ def _write(figure: Figure, path: Path) -> Path:
     return path
 
 
-def groups_figure(settings: Sequence[Setting]) -> Figure:
+def groups_figure(settings: Sequence[BenchmarkSetting]) -> Figure:
     """Return a panel for each setting: mean ranks over blocks, and bars that join groups."""
     columns = 2 if len(settings) > 1 else 1
     rows = -(-len(settings) // columns)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from protofl.system.files.home import expand_user
-from protofl_workbench.batch.run_batch import Batch
+from protofl_workbench.batch.run_batch import RunBatch
 from protofl_workbench.batch.shard import WHOLE, Shard
 from protofl_workbench.reproductions.benchmark.benchmark_execution import (
-    Entry,
+    BenchmarkCell,
     check_entries,
     is_own,
     recorded_entries,
@@ -64,7 +64,7 @@ def plan_benchmark(
     todo = [entry for entry in todo if is_own(progress, entry, shard)]
     refused, failed = dict[tuple[str, str], str](), dict[tuple[str, str], str]()
     left, count = dict[tuple[str, str], float](), 0
-    with Batch(expand_user(Path(runs))) as batch:
+    with RunBatch(expand_user(Path(runs))) as batch:
         for entry, checked in zip(todo, check_entries(todo, batch, measure=True), strict=True):
             key = entry.cell.row, entry.cell.column
             if reason := refusal(checked):
@@ -83,7 +83,7 @@ def plan_benchmark(
     return BenchmarkPlan(heading, search, finished, refused, failed, left, count)
 
 
-def rounds_of(entry: Entry) -> int:
+def rounds_of(entry: BenchmarkCell) -> int:
     """Return the largest number of rounds of all runs of an entry."""
     rounds = int(entry.cell.options["rounds"])
     tuning = entry.tuning

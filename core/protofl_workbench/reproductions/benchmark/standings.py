@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -22,6 +22,9 @@ from protofl_workbench.reproductions.benchmark.benchmark_records import CENTRALI
 
 LEVEL = 0.05
 """Significance level after Holm's correction."""
+
+BETTER, WORSE, EQUAL = "better", "worse", "no significant difference"
+"""Outcomes of a test of two methods."""
 
 DROP = 0.05
 """Loss of validation accuracy from search to final runs at which ``local`` is a weak baseline."""
@@ -77,7 +80,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Setting:
+class BenchmarkSetting:
     """The methods of a setting.
 
     Attributes:
@@ -116,8 +119,34 @@ class Setting:
         p = self.p.get((one, two), self.p.get((two, one), math.nan))
         return p < LEVEL
 
+    def against(self, method: str, other: str) -> str:
+        """Compare two methods by their test: `BETTER`, `WORSE` or `EQUAL`.
 
-def setting_of(name: str, records: Sequence[Record]) -> Setting:
+        Returns:
+            The outcome for the first method; empty if one of them is not ranked, or both are one.
+        """
+        one, two = self.named(method), self.named(other)
+        if one is None or two is None or one is two or not (one.rank and two.rank):
+            return ""
+        if not self.differ(method, other):
+            return EQUAL
+        return BETTER if one.mean_rank < two.mean_rank else WORSE
+
+
+def settings_of(names: Iterable[str], records: Iterable[Record]) -> list[BenchmarkSetting]:
+    """Return the standings of each setting with a record, in the order of the names.
+
+    Args:
+        names: Names of the settings; others follow.
+        records: Records of methods in settings.
+    """
+    by_setting: dict[str, list[Record]] = {name: [] for name in names}
+    for record in records:
+        by_setting.setdefault(str(record["setting"]), []).append(record)
+    return [setting_of(name, found) for name, found in by_setting.items() if found]
+
+
+def setting_of(name: str, records: Sequence[Record]) -> BenchmarkSetting:
     """Return the standings of a setting.
 
     Methods are ranked if they have all seeds, and the splits that most methods have. The bound
@@ -147,7 +176,7 @@ def setting_of(name: str, records: Sequence[Record]) -> Setting:
         for place, (m, n) in enumerate(zip(names, order, strict=True), 1)
     ]
     rest = sorted((s for m, s in standings.items() if m not in names), key=lambda s: -s.accuracy)
-    return Setting(
+    return BenchmarkSetting(
         name,
         (*placed, *rest),
         p,
@@ -388,7 +417,7 @@ class Ranks:
         return float(np.std(self.ranks, ddof=1)) if len(self.ranks) > 1 else math.nan
 
 
-def compared(settings: Sequence[Setting]) -> list[Setting]:
+def compared(settings: Sequence[BenchmarkSetting]) -> list[BenchmarkSetting]:
     """Return the settings with at least two, and half of the ranked methods of the fullest one.
 
     The runs of others have just begun: ranks among the few methods that they share say little.
@@ -398,7 +427,7 @@ def compared(settings: Sequence[Setting]) -> list[Setting]:
     return [setting for setting in settings if len(setting.ranked) >= least]
 
 
-def ranks_over(settings: Sequence[Setting]) -> list[Ranks]:
+def ranks_over(settings: Sequence[BenchmarkSetting]) -> list[Ranks]:
     """Return the ranks of the methods that are ranked in every setting, best mean first.
 
     Ranks are by the mean rank over blocks, and count these methods alone.
@@ -420,7 +449,7 @@ def ranks_over(settings: Sequence[Setting]) -> list[Ranks]:
     return sorted(found, key=lambda one: (one.mean, one.method))
 
 
-def rank_correlations(settings: Sequence[Setting]) -> dict[tuple[str, str], float]:
+def rank_correlations(settings: Sequence[BenchmarkSetting]) -> dict[tuple[str, str], float]:
     """Return Spearman's correlation of the methods' ranks in each pair of settings.
 
     A pair with fewer than three common methods is left out.

@@ -11,7 +11,7 @@ from runtime_toys import install, lines_of, make_plan, open_federation, train, w
 import protofl as pf
 from protofl.federation.federation import Federation
 from protofl.federation.jobs import Train
-from protofl.hooks.transport.encoding import Entry, read_forms, write_forms
+from protofl.hooks.transport.encoding import TensorEntry, read_forms, write_forms
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing.toy import WatchedPool, header
 
@@ -470,8 +470,12 @@ def test_a_key_that_is_looked_for_in_vain_is_still_named():
 
 
 def test_forms_come_back():
-    first = {"x": Entry("F32", (3, 4)), "y": Entry("I64", ())}
-    second = {"x": Entry("I8", (3, 4)), "x.scale": Entry("F32", (3,)), "y": Entry("I64", ())}
+    first = {"x": TensorEntry("F32", (3, 4)), "y": TensorEntry("I64", ())}
+    second = {
+        "x": TensorEntry("I8", (3, 4)),
+        "x.scale": TensorEntry("F32", (3,)),
+        "y": TensorEntry("I64", ()),
+    }
     for forms in ([first], [first, second], [first, first, second, second]):
         text = write_forms(forms)
         assert read_forms(text, len(forms) - 1, forms[-1]) == forms

@@ -36,7 +36,7 @@ from protofl.hooks.transport.tensor_specs import check_ranks
 from protofl.hooks.views.snapshots import pack_server, unpack_server
 from protofl.hooks.wire.keys import Keys
 from protofl.records.row import Row
-from protofl.system.files.tensors import Entry, read_tensors, tensor_header, write_tensors
+from protofl.system.files.tensors import TensorEntry, read_tensors, tensor_header, write_tensors
 
 
 def honest_first(changes, *, rounds, **options):
@@ -505,7 +505,7 @@ def test_factors_of_one_tensor_have_one_rank():
         }
     )
     part, declared = "factors/head.weight", Declarations(keys=keys)
-    header = {f"{part}/u": Entry("F32", (4, 2)), f"{part}/s": Entry("F32", (2,))}
-    check_ranks({**header, f"{part}/vh": Entry("F32", (2, 6))}, declared)
+    header = {f"{part}/u": TensorEntry("F32", (4, 2)), f"{part}/s": TensorEntry("F32", (2,))}
+    check_ranks({**header, f"{part}/vh": TensorEntry("F32", (2, 6))}, declared)
     with pytest.raises(Fault, match="with rank 3, and other factors with another"):
-        check_ranks({**header, f"{part}/vh": Entry("F32", (3, 6))}, declared)
+        check_ranks({**header, f"{part}/vh": TensorEntry("F32", (3, 6))}, declared)

@@ -1,4 +1,4 @@
-"""Tests of ties between points of a sweep, and of their picture."""
+"""Tests of ties between points of a sweep, and of its file of results."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ import math
 import pytest
 
 import protofl as pf
-from protofl_workbench.sweeps.sweep_chart import sweep_chart
-from protofl_workbench.sweeps.sweep_results import (
-    PointResult,
-    PointRun,
-    SweepResult,
-    load_results,
-)
+from protofl_workbench.sweeps.sweep_results import PointResult, PointRun, SweepResult
 
 
 def point(lr, *values, samples=100):
@@ -79,62 +73,11 @@ def swept(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_results_are_read_again_as_they_were_written(swept):
-    again = load_results(swept.folder)
-    assert again.records() == [
-        {**old, "folder": new["folder"]}
-        for old, new in zip(swept.records(), again.records(), strict=True)
-    ]
-    samples = pf.load_run(again.lines[0].runs[0].folder).split().validation_counts.sum()
-    assert {run.samples for line in again.lines for run in line.runs} == {samples}
-    assert again.samples == f"{samples} validation samples"
-    assert again.ties and json.loads((swept.folder / "results.json").read_text())["ties"]
-
-
-def test_the_picture_has_a_curve_for_each_value_of_the_other_option(swept):
-    axes = sweep_chart(swept, x="lr").axes[0]
-    assert axes.get_xlabel() == "lr" and axes.get_xscale() == "log"
-    assert "validation samples" in axes.get_ylabel()
-    curves = [c[0] for c in axes.containers]
-    assert [list(curve.get_xdata()) for curve in curves] == [[0.01, 0.1]] * 2
-    means = {tuple(line.point.values()): 100 * line.mean("value") for line in swept.lines}
-    drawn = sorted(value for curve in curves for value in curve.get_ydata())
-    assert drawn == pytest.approx(sorted(means.values()))
-    texts = [text.get_text() for text in axes.figure.legends[0].get_texts()]
-    assert texts == ["lambda=0.1", "lambda=1.0", "best", "tie"]
-    best, ties = (ring.get_offsets().tolist() for ring in axes.collections[-2:])
-    assert best == [[swept.best.point["lr"], 100 * swept.best.mean("value")]]
-    assert len(ties) == len(swept.ties)
-
-
-def test_words_stand_side_by_side():
-    lines = [point("sgd", 0.8), point("adam", 0.6)]
-    axes = sweep_chart(SweepResult("best", lines)).axes[0]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["sgd", "adam"]
-
-
-def test_errors_name_what_to_do(tmp_path, swept):
-    with pytest.raises(pf.UsageError, match="no results of a sweep"):
-        load_results(tmp_path)
-    with pytest.raises(pf.UsageError, match="unknown option of the sweep 'tau'"):
-        sweep_chart(swept, x="tau")
-    broken = tmp_path / "results.json"
-    broken.write_text('{"points": [{}]}')
-    with pytest.raises(pf.UsageError, match="is damaged"):
-        load_results(tmp_path)
-
-
-def test_the_command_draws_it(swept, tmp_path):
-    from typer.testing import CliRunner
-
-    from protofl_cli.app import app
-
-    out = tmp_path / "sweep.png"
-    done = CliRunner().invoke(app, ["plot", "sweep", str(swept.folder), "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    assert out.stat().st_size > 3000
-    done = CliRunner().invoke(app, ["plot", "sweep", str(swept.folder), str(tmp_path)])
-    assert done.exit_code == 2 and "one sweep" in done.output
+def test_results_have_the_samples_of_the_points(swept):
+    samples = pf.load_run(swept.lines[0].runs[0].folder).split().validation_counts.sum()
+    assert {run.samples for line in swept.lines for run in line.runs} == {samples}
+    assert swept.samples == f"{samples} validation samples"
+    assert swept.ties and json.loads((swept.folder / "results.json").read_text())["ties"]
 
 
 @pytest.mark.parametrize(
@@ -159,6 +102,7 @@ def test_results_with_odd_values_are_damaged(swept, tmp_path, place, value, word
         inner = inner[key]
     inner[last] = value
     (tmp_path / "results.json").write_text(json.dumps(values))
+    (tmp_path / "sweep.toml").touch()
     with pytest.raises(pf.UsageError, match="is damaged") as caught:
-        load_results(tmp_path)
-    assert words in caught.value.what and "sweep --resume" in caught.value.do
+        pf.compare(tmp_path)
+    assert words in caught.value.what
