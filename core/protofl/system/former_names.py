@@ -46,7 +46,7 @@ ARGUMENTS = {("local_loss", "given"): "constants"}
 """{(hook, former argument): argument}."""
 
 PUBLIC = {
-    "": {"Given": "Constants", "study": "reproduction"},
+    "": {"Given": "LossData", "study": "reproduction"},
     "events": {"DryStepStarted": "DryRunStarted"},
     "testing": {
         "WorldContract": "DeviceModelContract",

@@ -81,7 +81,7 @@ class AlignFed:
         weights.install(client, "head")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """v, and λ_t of this round."""
         config, progress = client.config, client.round / client.rounds  # t/T
         weight = config.lambda_0 * (config.lambda_T / config.lambda_0) ** progress
@@ -89,11 +89,7 @@ class AlignFed:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """L_i."""
         l_v = fixed_point_loss(output.features, batch.y, constants["v"])

@@ -84,17 +84,13 @@ class Ditto:
             client.state["started"] = True
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Keep w as it was received."""
         return {"w": weights.flat(client.module("shared").parameters()).detach()}
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """h_k(v_k; w) and F_k(w_k)."""
         distance = (weights.flat(client.parameters()) - constants["w"]).square().sum()

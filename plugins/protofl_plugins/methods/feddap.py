@@ -107,7 +107,7 @@ class FedDAP:
         weights.install(client, "model")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """P of the own domain as a table C×K with its known classes; all P, [n, K], of any domain.
 
         ``elsewhere`` says which rows of all P are of other domains.
@@ -123,11 +123,7 @@ class FedDAP:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Eq. 9."""
         config, f, y = client.config, output.features, batch.y

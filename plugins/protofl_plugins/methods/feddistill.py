@@ -111,7 +111,7 @@ class FedDistill:
         return pf.class_rows(others > 0, class_logits=mean)
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """F̂_i as a table C×C, of probabilities for the cross-entropy, and the known classes."""
         if "class_logits" not in client.received:
             return {}
@@ -122,11 +122,7 @@ class FedDistill:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Algorithm 1, line 5."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}

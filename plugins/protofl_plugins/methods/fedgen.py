@@ -162,7 +162,7 @@ class FedGen:
         weights.install(client, "generator")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Labels ỹ from the counts, and noise for them and for the batch's own labels."""
         received = client.received
         if not received.under("generator") or "counts" not in received:
@@ -184,11 +184,7 @@ class FedGen:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """The client's loss."""
         ce = cross_entropy(output.logits, batch.y)

@@ -28,7 +28,6 @@ class FedIT:
 
     tasks = pf.datasets.Task.ALL
     asynchronous = "versions"
-    terms = {"ce": "cross-entropy"}
     uploads = {
         **adapters.KEYS,
         "head/*": "the head, with head=average; gradients can be inverted from it",
@@ -69,17 +68,6 @@ class FedIT:
         """Install B_i, A_i and the head."""
         adapters.install_factors(client)
         adapters.install_head(client)
-
-    @pf.hookimpl
-    def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
-    ) -> pf.Terms:
-        """Cross-entropy of W + s_i·B_i·A_i."""
-        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

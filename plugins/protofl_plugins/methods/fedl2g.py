@@ -127,17 +127,13 @@ class FedL2G:
         return payload
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Return v as a table."""
         return {"v": client.received.table("guides", client.num_classes)[0]}
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """L_i."""
         guided = output.logits if client.config.guide == "logits" else output.features

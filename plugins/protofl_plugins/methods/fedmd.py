@@ -64,17 +64,13 @@ class FedMD:
         return server.global_state.select("public_logits", "public_index")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Give the loss the consensus z̃, once there are any."""
         return public_data.received_scores(client, "public_logits")
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Digest, or revisit."""
         if batch.phase == "digest":

@@ -130,7 +130,7 @@ class FedPLVM:
             weights.install(client, "model")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """𝒫 [n, K], the class of each row, and P̄ [C, K] with the mask of known classes."""
         if "prototypes" not in client.received:
             return {}
@@ -140,11 +140,7 @@ class FedPLVM:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """L_i."""
         config, f, y = client.config, output.features, batch.y

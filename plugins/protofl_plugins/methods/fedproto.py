@@ -96,17 +96,13 @@ class FedProto:
         return server.global_state.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """P̄ as a table C×K, and the classes that have one."""
         return guides(client)
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Eq. 4."""
         terms = {"ce": client.task.loss(output.logits, batch.y)}

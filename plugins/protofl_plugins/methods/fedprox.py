@@ -65,17 +65,13 @@ class FedProx:
         weights.install(client, "model")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Keep w as it was received."""
         return {"w": weights.flat(client.parameters()).detach()}
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Eq. 2."""
         squared = (weights.flat(client.parameters()) - constants["w"]).square().sum()

@@ -183,7 +183,7 @@ class FedSA:
         return server.global_state.select("prototypes", "global_prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Ā as a table C×K, d_i* = max(d_global, d_i), and what it adds to distances in Eq. 7."""
         if "prototypes" not in client.received:
             return {}
@@ -196,11 +196,7 @@ class FedSA:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Eq. 9."""
         L_S = cross_entropy(output.logits, batch.y)

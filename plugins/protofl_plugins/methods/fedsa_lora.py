@@ -39,7 +39,6 @@ class FedSALoRA:
 
     tasks = pf.datasets.Task.ALL
     asynchronous = "versions"
-    terms = {"ce": "cross-entropy"}
     uploads = {
         **A,
         "head/*": "the head, with head=average; gradients can be inverted from it",
@@ -80,17 +79,6 @@ class FedSALoRA:
         """Install A_i and the head; B_i stays as the client has it."""
         adapters.install_factors(client)
         adapters.install_head(client)
-
-    @pf.hookimpl
-    def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
-    ) -> pf.Terms:
-        """Cross-entropy of W + s_i·B_i·A_i."""
-        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

@@ -91,7 +91,7 @@ class FedSAF:
         return server.global_state.select("prototypes", "prototypes/*")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """P̄ or each P̄_K as a table C×K, with the mask of known classes."""
         names = ["prototypes"] if "prototypes" in client.received else []
         names += [n for n in client.received if n.startswith("prototypes/") and "." not in n]
@@ -99,11 +99,7 @@ class FedSAF:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """L_i."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}

@@ -136,7 +136,7 @@ class FedTGP:
         return server.global_state.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """P̂ as a table C×K; P_i^c of the model before training, where asked for."""
         if client.config.collect == "before":
             client.scratch["prototypes"] = client.class_prototypes().select("prototypes")
@@ -144,11 +144,7 @@ class FedTGP:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Eq. 11."""
         terms = {"ce": client.task.loss(output.logits, batch.y)}

@@ -123,18 +123,14 @@ class FedTSP:
         return server.global_state.select("prototypes", "logit_scale")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """e^s·T^c/‖T^c‖, C×K, and the classes that have one."""
         T, known = client.received.table("prototypes", client.num_classes, client.feature_dim)
         return {"targets": client.received["logit_scale"].exp() * normalize(T), "known": known}
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """L_i."""
         ce = cross_entropy(output.logits, batch.y)

@@ -30,7 +30,6 @@ class FFALoRA:
 
     tasks = pf.datasets.Task.ALL
     asynchronous = "versions"
-    terms = {"ce": "cross-entropy"}
     uploads = {
         **B,
         "head/*": "the head, with head=average; gradients can be inverted from it",
@@ -71,17 +70,6 @@ class FFALoRA:
         """Install B_i and the head."""
         adapters.install_factors(client)
         adapters.install_head(client)
-
-    @pf.hookimpl
-    def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
-    ) -> pf.Terms:
-        """Cross-entropy of W + s_i·B_i·A_0."""
-        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

@@ -69,7 +69,6 @@ class FIARSE:
     tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
     asynchronous = True
-    terms = {"ce": "cross-entropy"}
     uploads = {
         "model_update/*": pf.Key(
             "as the parameter",
@@ -108,17 +107,6 @@ class FIARSE:
         sizes = sizes_of(client.config.sizes)
         size = sizes[client.id % len(sizes)]
         set_thresholds(client.module("model"), size, client.config.scope)
-
-    @pf.hookimpl
-    def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
-    ) -> pf.Terms:
-        """Cross-entropy of the masked net."""
-        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

@@ -131,7 +131,7 @@ class FPL:
         weights.install(client, "model")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Return 𝒫 [n, K], the class of each row, and 𝒰 [C, K] with the mask of known classes."""
         if "prototypes" not in client.received:
             return {}
@@ -141,11 +141,7 @@ class FPL:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Eq. 12."""
         config, z, y = client.config, output.features, batch.y

@@ -91,7 +91,7 @@ class HetLoRA:
         _cut(client, _rank(client))
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Give the loss the mask of the tail, and keep the tail's product of norms."""
         tail = torch.zeros(adapters.rank_of(client), device=client.device)
         tail[_kept(client) : _rank(client)] = 1
@@ -100,11 +100,7 @@ class HetLoRA:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Cross-entropy of W + s·B_i·A_i, and the penalty on the tail."""
         return {

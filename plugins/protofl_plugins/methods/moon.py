@@ -100,7 +100,7 @@ class MOON:
         weights.install(client, "model")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Load w and w_i^{t−1} into the frozen nets."""
         if "previous" not in client.state:
             return {}
@@ -111,11 +111,7 @@ class MOON:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Eq. 4."""
         config, z = client.config, output.features

@@ -112,7 +112,7 @@ class ProtoNorm:
         return server.global_state.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """P as a table C×K; P_i^c of the model before training, where asked for."""
         if client.config.collect == "before":
             client.scratch["prototypes"] = client.class_prototypes().select("prototypes")
@@ -120,11 +120,7 @@ class ProtoNorm:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Cross-entropy, and the distance to the scaled prototype of each sample's class."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}

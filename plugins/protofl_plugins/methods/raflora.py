@@ -32,7 +32,6 @@ class RaFLoRA:
         "each step cuts the sum of products to new singular vectors, and the factors of a stale "
         "upload belong to earlier ones"
     )
-    terms = {"ce": "cross-entropy"}
     uploads = {
         **adapters.KEYS,
         "head/*": "the head, with head=average; gradients can be inverted from it",
@@ -73,17 +72,6 @@ class RaFLoRA:
         """Install B_i, A_i and the head."""
         adapters.install_factors(client)
         adapters.install_head(client)
-
-    @pf.hookimpl
-    def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
-    ) -> pf.Terms:
-        """Cross-entropy of W + s_i·B_i·A_i."""
-        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

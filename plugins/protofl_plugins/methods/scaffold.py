@@ -94,7 +94,7 @@ class SCAFFOLD:
         weights.install(client, "model")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Keep x and c − c_i; with option I, take g_i(x)."""
         if client.config.option == "I":
             client.scratch["gradient"] = full_gradient(client)
@@ -103,11 +103,7 @@ class SCAFFOLD:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """The loss whose gradient is g_i(y_i) + c − c_i, Eq. 3."""
         moved = weights.flat(client.parameters()) - constants["x"]

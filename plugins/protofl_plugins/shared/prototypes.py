@@ -39,7 +39,7 @@ def received_prototypes(client: pf.Client[Any], name: str = "prototypes") -> tup
     return client.received.table(name, client.num_classes, client.feature_dim)
 
 
-def guides(client: pf.Client[Any]) -> pf.Constants:
+def guides(client: pf.Client[Any]) -> pf.LossData:
     """Return what a loss needs of `received_prototypes`, ``P`` and ``known``; {} without any."""
     if "prototypes" not in client.received:
         return {}

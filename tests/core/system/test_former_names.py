@@ -162,7 +162,7 @@ def test_a_server_with_the_former_attribute(tmp_path):
 
 
 def test_public_names():
-    for name, now in (("Given", "Constants"), ("study", "reproduction")):
+    for name, now in (("Given", "LossData"), ("study", "reproduction")):
         with pytest.warns(RenamedWarning, match=f"protofl.{name} is now protofl.{now}"):
             assert getattr(pf, name) is getattr(pf, now)
     with pytest.warns(RenamedWarning):
