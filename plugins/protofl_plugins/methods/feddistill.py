@@ -21,7 +21,7 @@ the own part in (``exclude_own``). Since April 2024 it has the cross-entropy wit
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ class FedDistill:
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
 
+        official = {"drop_last": True}
         deviations = {
             "exclude_own": pf.Deviation(
                 "Alg. 1, line 15", True, False, "the code averages over all, the client included"
@@ -93,11 +94,6 @@ class FedDistill:
         ),
         "classes": "which classes others have",
     }
-
-    @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:

@@ -26,7 +26,7 @@ learning rate of 0.05 clients' heads diverge, with 0.01 one did after some tens 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,7 @@ class FedGen:
     class Config(pf.VariantConfig):
         """Options."""
 
+        official = {"drop_last": True}
         deviations = {
             "epochs": pf.Deviation(
                 "the server's steps", 100, 0, "the code trains a copy of G and never keeps it"
@@ -123,11 +124,6 @@ class FedGen:
         "counts": "the label counts of the last round's clients together; in round 0 one each",
         "classes": "the classes of these counts",
     }
-
-    @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:

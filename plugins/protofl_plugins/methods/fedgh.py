@@ -19,8 +19,6 @@ offered.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -37,6 +35,7 @@ class FedGH:
     class Config(pf.VariantConfig):
         """Options."""
 
+        official = {"drop_last": True}
         deviations = {
             "epochs": pf.Deviation(
                 "the server's step",
@@ -65,11 +64,6 @@ class FedGH:
         "classes": "which classes the client has",
     }
     downloads = {"head/*": "h, trained on the prototypes of the last round's clients"}
-
-    @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:

@@ -116,7 +116,7 @@ class FedKD:
 
     @pf.hookimpl
     def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Clip gradients, and leave out the last, smaller batch, as published code does."""
+        """Clip gradients, as published code does."""
         return auxiliary.mutual_defaults(config)
 
     @pf.hookimpl

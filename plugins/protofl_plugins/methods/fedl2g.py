@@ -28,7 +28,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,8 @@ class FedL2G:
 
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
+
+        official = {"drop_last": True, "shuffle": False, "clip": BOUND}
 
         guide: Literal["logits", "features"] = pf.Field(
             "logits", description="what v guides: FedL2G-l or FedL2G-f"
@@ -88,13 +90,6 @@ class FedL2G:
         "warmed_up": pf.Key("[] bool", "that clients train in this round"),
     }
     ablations = {"without guiding": "--set weight=0"}
-
-    @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """With ``variant=official``: full batches in a fixed order, gradients clipped at 100."""
-        if config.variant != "official":
-            return {}
-        return {"drop_last": True, "shuffle": False, "clip": BOUND}
 
     @pf.hookimpl
     def phases(self, config: Config) -> list[pf.Phase]:

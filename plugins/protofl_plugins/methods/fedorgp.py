@@ -19,7 +19,7 @@ tables, commit 9a367e2 of 2025-03-15: no P̂ in the first round, no last batch, 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class FedORGP:
 
     class Config(trained.TrainedConfig):
         """Options, with the paper's symbols."""
+
+        official = {"drop_last": True, "shuffle": False}
 
         lambda_c: float = pf.Field(100.0, ge=0, description="λ_c, weight of align (Eq. 8)")
         lambda_s: float = pf.Field(1.0, ge=0, description="λ_s, weight of 1 − s (Eq. 5)")
@@ -81,11 +83,6 @@ class FedORGP:
         "w/o OR (Table 5)": "--set send_initial=false --use server_train=local "
         "--use server_aggregate=fedproto --set fedproto.aggregate=uniform"
     }
-
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """The batches of the published code, with ``variant=official``."""
-        return {"drop_last": True, "shuffle": False} if config.variant == "official" else {}
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:

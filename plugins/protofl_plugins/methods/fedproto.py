@@ -39,6 +39,7 @@ class FedProto:
     class Config(MeansConfig):
         """Options, with the paper's symbols."""
 
+        official = {"drop_last": True}
         deviations = MeansConfig.deviations | {
             "distance": pf.Deviation(
                 "Eq. 4", "l2", "mse", "λ = 0.1 and λ = 10 belong to two different losses"
@@ -79,11 +80,6 @@ class FedProto:
     downloads = {
         "prototypes": pf.Key("[n, K]", "P̄^c of the classes that anybody has sent", by_class=True)
     }
-
-    @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def resolve(self, config: Config) -> dict[str, Any]:

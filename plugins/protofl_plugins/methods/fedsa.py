@@ -51,6 +51,7 @@ class FedSA:
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
 
+        official = {"drop_last": True}
         deviations = {
             "collect": pf.Deviation(
                 "Eq. 2", "eval", "online", "the code collects in train mode, before each step"
@@ -152,11 +153,6 @@ class FedSA:
         "EMA, L_R, ER, L_CC (Table 4)": "--drop local_loss.mcl",
         "EMA, L_R, ER, L_MCL (Table 4)": "--drop local_loss.calibration",
     }
-
-    @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:

@@ -25,7 +25,7 @@ over the clients of that width and sends all of them. S is the mean of S(X, P̄_
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -48,6 +48,8 @@ class FedSAF:
 
     class Config(MeansConfig):
         """Options, with the symbols above."""
+
+        official = {"drop_last": True}
 
         lambda_: float = pf.Field(
             1.0, alias="lambda", ge=0, description="λ of structure; 0 regresses to local training"
@@ -79,11 +81,6 @@ class FedSAF:
         "without structural alignment": "--set lambda=0",
         "RCSA in place of GCSA": "--set structure=rdm_cos",
     }
-
-    @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:

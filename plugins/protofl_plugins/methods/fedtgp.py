@@ -45,6 +45,7 @@ class FedTGP:
     class Config(trained.TrainedConfig):
         """Options, with the paper's symbols."""
 
+        official = {"drop_last": True}
         deviations = trained.TrainedConfig.deviations | {
             "collect": pf.Deviation(
                 "Eq. 2, Alg. 1",
@@ -114,11 +115,6 @@ class FedTGP:
         "FM (Table 6)": "--set margin=fixed --set delta=1",
         "w/o F (Table 6)": "--set processor=false",
     }
-
-    @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def resolve(self, config: Config) -> dict[str, Any]:

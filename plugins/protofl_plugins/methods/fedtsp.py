@@ -47,6 +47,8 @@ class FedTSP:
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
 
+        official = {"drop_last": True}
+
         lambda_: float = pf.Field(
             7.0, alias="lambda", ge=0, description="λ, weight of align; 0 regresses to local"
         )
@@ -85,11 +87,6 @@ class FedTSP:
         "logit_scale": pf.Key("[]", "s"),
     }
     ablations = {"without prompts": "--set trains=nothing"}
-
-    @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class FML:
 
     @pf.hookimpl
     def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Clip gradients, and leave out the last, smaller batch, as published code does."""
+        """Clip gradients, as published code does."""
         return auxiliary.mutual_defaults(config)
 
     @pf.hookimpl

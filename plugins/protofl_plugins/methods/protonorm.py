@@ -19,7 +19,7 @@ is not checked against its equation.
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -42,6 +42,7 @@ class ProtoNorm:
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
 
+        official = {"drop_last": True}
         deviations = {
             "potential": pf.Deviation(
                 "prototype alignment",
@@ -100,11 +101,6 @@ class ProtoNorm:
         "without prototype alignment": "--set alignment=false",
         "without prototype upscaling": "--set scale=1",
     }
-
-    @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
