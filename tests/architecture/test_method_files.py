@@ -19,8 +19,9 @@ METHODS = {
 
 
 def fault_of(method):
-    """Return how a class hides its hooks; empty if a reader sees them all."""
+    """Return how a class hides its hooks; empty if a reader sees them all in its file."""
     ours = [base for base in method.__mro__[1:] if base.__module__.startswith("protofl_plugins.")]
+    ours = [base for base in ours if base.__module__ != method.__module__]
     brought = [name for base in ours for name in vars(base) if name in HOOKS]
     if len(ours) > 1:
         return f"has {len(ours)} base classes: {', '.join(base.__name__ for base in ours)}"
@@ -44,6 +45,15 @@ class ThreeHooks:
     def inference(self, client): ...
 
 
+class OfTheSameFile:
+    def receive(self, client): ...
+
+    def local_loss(self, client): ...
+
+    def inference(self, client): ...
+
+
+OfTheSameFile.__module__ = "protofl_plugins.methods.toy"
 for toy in (OneHook, ThreeHooks):
     toy.__module__ = "protofl_plugins.shared.toys"
 
@@ -55,11 +65,13 @@ for toy in (OneHook, ThreeHooks):
         ((OneHook,), ["local_loss"], ""),
         ((OneHook, ThreeHooks), [], "has 2 base classes: OneHook, ThreeHooks"),
         ((ThreeHooks,), [], "brings 3 hooks: receive, local_loss, inference"),
+        ((OfTheSameFile,), ["local_loss"], ""),
         ((), ["local_loss", "resolve"], "not in the order of a round: local_loss, resolve"),
     ],
 )
 def test_the_check_finds_what_hides_hooks(bases, hooks, fault):
     method = type("Toy", bases, {name: lambda self: None for name in hooks})
+    method.__module__ = OfTheSameFile.__module__
     assert fault_of(method).endswith(fault) and bool(fault_of(method)) == bool(fault)
 
 

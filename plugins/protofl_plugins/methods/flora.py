@@ -40,16 +40,12 @@ class FLoRA:
         "a client merges the stack of the last step into the weights that it holds, and "
         "a stale client lacks earlier ones"
     )
-    uploads = {
-        **adapters.KEYS,
-        "head/*": "the head, with head=average; gradients can be inverted from it",
-        "samples": "n_i, the number of training samples",
-    }
+    uploads = adapters.KEYS | adapters.UPLOADS
     downloads = {
         **adapters.KEYS,
         "adapter/*": pf.Key("[rows, columns]", "the sum of all merges, for who missed some"),
         "adapter_version": pf.Key("[] int", "the number of merges so far"),
-        "head/*": "the average of the heads, with head=average",
+        **adapters.DOWNLOADS,
     }
 
     @pf.hookimpl

@@ -47,15 +47,8 @@ class HetLoRA:
         "a client may prune its rank in training, and its upload is then no update of its download"
     )
     terms = {"ce": "cross-entropy", "tail": "λ·‖B_i[:, ⌊γr_i⌋:]‖·‖A_i[⌊γr_i⌋:]‖, over layers"}
-    uploads = {
-        **adapters.KEYS,
-        "head/*": "the head, with head=average; gradients can be inverted from it",
-        "samples": "n_i, the number of training samples",
-    }
-    downloads = {
-        **adapters.KEYS,
-        "head/*": "the average of the heads, with head=average",
-    }
+    uploads = adapters.KEYS | adapters.UPLOADS
+    downloads = adapters.KEYS | adapters.DOWNLOADS
     ablations = {"without rank self-pruning": "--set gamma=1"}
 
     @pf.hookimpl

@@ -9,6 +9,7 @@ import pytest
 
 import protofl as pf
 from protofl.hooks.discovery.registry import Registry
+from protofl_workbench.cards.method_pages import docstring_of
 from protofl_workbench.publishing.papers import (
     FILE,
     bibliography,
@@ -63,11 +64,9 @@ METHODS = [p for paper in OURS for p in paper.plugins if p.startswith("method/")
 
 @pytest.mark.parametrize("label", sorted(METHODS))
 def test_a_method_cites_the_paper_of_its_docstring(label):
-    """The first author, the title and the arXiv number are those of the module's docstring."""
+    """The first author, the title and the arXiv number are those of the docstring."""
     name = label.partition("/")[2]
-    target = Registry().find("method", name).target.partition(":")[0]
-    path = (ROOT / "plugins").joinpath(*target.split(".")).with_suffix(".py")
-    text = re.sub(r"\s+", " ", path.read_text(encoding="utf-8").split('"""')[1])
+    text = re.sub(r"\s+", " ", docstring_of(Registry().load("method", name)))
     (paper,) = papers_of(Registry(), [("method", name)])[label]
     letters = re.sub(r"[^a-z0-9]", "", text.lower())
     assert re.sub(r"[^a-z0-9]", "", paper.title.lower()) in letters
