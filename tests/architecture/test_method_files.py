@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import inspect
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,18 @@ def test_there_are_methods_to_look_at():
 def test_a_methods_file_shows_all_its_hooks_in_the_order_of_a_round(name):
     fault = fault_of(METHODS[name].load())
     assert not fault, f"{name}: {fault}"
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_methods_file_names_the_options_that_others_share(name):
+    config = vars(METHODS[name].load()).get("Config")
+    if config is None:
+        return
+    own = inspect.get_annotations(config)
+    options = {f.alias or n: n for n, f in config.model_fields.items()}
+    shared = [written for written, n in options.items() if n not in own and n != "variant"]
+    named = " ".join(config.__doc__.split()).partition("hared: ")[2].removesuffix(".")
+    assert named == ", ".join(shared), config.__qualname__
 
 
 def test_only_folders_lie_at_the_top_of_the_plugins():

@@ -33,7 +33,7 @@ class AlignFed:
     """Features are drawn to fixed points on the unit sphere; clients share the head (Zhu, 2024)."""
 
     class Config(weights.SharingConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: aggregate."""
 
         lambda_0: float = pf.Field(
             20.0, gt=0, description="λ_0, weight of align in the first round"

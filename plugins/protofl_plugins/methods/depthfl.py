@@ -36,7 +36,7 @@ class DepthFL:
     """Clients train the first stages of one net with exits (Kim et al., 2023)."""
 
     class Config(pf.VariantConfig, weights.ModelSharingConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: buffers."""
 
         deviations = {
             "rampup": pf.Deviation(

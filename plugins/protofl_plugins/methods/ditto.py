@@ -27,7 +27,7 @@ class Ditto:
     """Clients train a model of their own near the shared model (Li et al., 2021)."""
 
     class Config(weights.ModelSharingConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: aggregate, buffers."""
 
         lambda_: float = pf.Field(
             1.0,
@@ -60,8 +60,7 @@ class Ditto:
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """Build w."""
-        buffers = weights.averages_buffers(server.config)
-        return pf.models.pack_weights(weights.built_model(server), "model", buffers=buffers)
+        return weights.initial_model(server)
 
     @pf.hookimpl
     def setup_client(self, client: pf.Client[Config]) -> None:
@@ -113,4 +112,4 @@ class Ditto:
     @pf.hookimpl
     def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
         """Evaluate w on the global test samples."""
-        return weights.shared_model(server, weights.built_model(server))
+        return weights.shared_model(server)

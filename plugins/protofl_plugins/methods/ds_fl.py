@@ -27,7 +27,7 @@ class DSFL:
     """Clients exchange probabilities of public samples, sharpened (Itahara et al., 2021)."""
 
     class Config(public_data.PublicPhaseConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: epochs, public_epochs."""
 
         paper_epochs = {"local_epochs": 10, "public_epochs": 20}
         T: float = pf.Field(

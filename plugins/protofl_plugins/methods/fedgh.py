@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.shared import weights
-from protofl_plugins.shared.prototypes import sent_rows
+from protofl_plugins.shared.prototypes import MEANS, sent_rows
 from protofl_plugins.shared.server_steps import steps
 
 
@@ -55,14 +55,7 @@ class FedGH:
 
     asynchronous = True
     terms = {"ce": "cross-entropy"}
-    uploads = {
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_i^c of the client's classes: mean features",
-            by_class=True,
-        ),
-        "classes": "which classes the client has",
-    }
+    uploads = MEANS
     downloads = {"head/*": "h, trained on the prototypes of the last round's clients"}
 
     @pf.hookimpl

@@ -56,7 +56,10 @@ class FedKD:
     """Adaptive mutual distillation with a small shared model, compressed (Wu et al., 2022)."""
 
     class Config(auxiliary.MutualConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols.
+
+        Shared: auxiliary, auxiliary_dim, kl_mean, detach, clip.
+        """
 
         deviations = auxiliary.MutualConfig.deviations | {
             "T_end": pf.Deviation(

@@ -27,7 +27,7 @@ class FedMD:
     """Clients digest the mean of all clients' scores of public samples (Li and Wang, 2019)."""
 
     class Config(public_data.PublicPhaseConfig):
-        """Options."""
+        """Options; shared: epochs, public_epochs."""
 
         paper_epochs = {"local_epochs": 10, "public_epochs": 20}
 

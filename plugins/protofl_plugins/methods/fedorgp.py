@@ -28,7 +28,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared import trained_prototypes as trained
-from protofl_plugins.shared.prototypes import guides, sent_rows
+from protofl_plugins.shared.prototypes import MEANS, guides, sent_rows
 from protofl_plugins.shared.server_steps import steps
 
 THRESHOLD, TEMPERATURE = 0.3, 0.5
@@ -39,7 +39,7 @@ class FedORGP:
     """Global prototypes are trained on the server to be orthogonal (Guo et al., 2025)."""
 
     class Config(trained.TrainedConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: server_lr, processor, send_initial."""
 
         official = {"drop_last": True, "shuffle": False}
 
@@ -66,14 +66,7 @@ class FedORGP:
         "ce": "cross-entropy, the first part of Eq. 8",
         "align": "λ_c·E L_R(f(x), P̂^y), the second part of Eq. 8",
     }
-    uploads = {
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_k^c of the client's classes: mean features",
-            by_class=True,
-        ),
-        "classes": "which classes the client has",
-    }
+    uploads = MEANS
     downloads = {
         "prototypes": pf.Key(
             "[n, K]", "P̂^c of all classes, also of those that the client lacks", by_class=True

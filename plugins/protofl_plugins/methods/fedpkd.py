@@ -47,7 +47,7 @@ class FedPKD:
     """Clients and a server model teach each other by logits and prototypes (Lyu et al., 2023)."""
 
     class Config(public_data.PublicPhaseConfig, public_data.ServerTrainingConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: epochs, server_epochs, public_epochs."""
 
         paper_epochs = {
             "local_epochs": 15,

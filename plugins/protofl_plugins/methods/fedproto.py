@@ -16,12 +16,14 @@ may be absent from a round; it keeps its last prototype (``absent``).
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
 import protofl as pf
 from protofl_plugins.shared.prototypes import (
+    MEANS,
+    GuideConfig,
     MeansConfig,
     class_prototypes,
     guide,
@@ -36,31 +38,14 @@ from protofl_plugins.shared.prototypes import (
 class FedProto:
     """Clients are guided by the mean of all clients' prototypes (Tan et al., 2022)."""
 
-    class Config(MeansConfig):
-        """Options, with the paper's symbols."""
+    class Config(MeansConfig, GuideConfig):
+        """Options, with the paper's symbols.
+
+        Shared: lambda, distance, align, collect, aggregate, absent.
+        """
 
         official = {"drop_last": True}
-        deviations = MeansConfig.deviations | {
-            "distance": pf.Deviation(
-                "Eq. 4", "l2", "mse", "λ = 0.1 and λ = 10 belong to two different losses"
-            ),
-            "align": pf.Deviation(
-                "Eq. 4", "class", "sample", "the equation aligns P_i^c, the code each sample"
-            ),
-        }
-        lambda_: float = pf.Field(
-            None,
-            alias="lambda",
-            ge=0,
-            description="λ of align; 0 regresses to local training. None: 0.1 for distance=l2, "
-            "10 for mse",
-        )
-        distance: Literal["l2", "mse"] = pf.Field(
-            None, description="φ: Euclidean distance, or squared distance / K"
-        )
-        align: Literal["class", "sample"] = pf.Field(
-            None, description="guide the batch's class means P_i^c, or every sample's feature"
-        )
+        deviations = MeansConfig.deviations | GuideConfig.deviations
 
     tasks = ("classification", "multilabel")
     asynchronous = True
@@ -69,12 +54,7 @@ class FedProto:
         "align": "λ·E_c φ(P_i^c, P̄^c), the second part of Eq. 4",
     }
     uploads = {
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_i^c of the client's classes: mean features (the paper: irreversible)",
-            by_class=True,
-        ),
-        "classes": "which classes the client has",
+        **MEANS,
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
     downloads = {

@@ -32,6 +32,7 @@ from torch.nn.functional import cross_entropy, linear
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared.prototypes import (
+    MEANS,
     Average,
     class_prototypes,
     guide_weight,
@@ -131,12 +132,7 @@ class FedSA:
         "calibration": "λ₃·L_CC, Eq. 8",
     }
     uploads = {
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_i^c of the client's classes: mean features (the paper: irreversible)",
-            by_class=True,
-        ),
-        "classes": "which classes the client has",
+        **MEANS,
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
     downloads = {

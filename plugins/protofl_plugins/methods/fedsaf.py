@@ -34,6 +34,7 @@ from torch.nn.functional import cross_entropy, normalize
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared.prototypes import (
+    MEANS,
     MeansConfig,
     class_prototypes,
     mean_prototypes,
@@ -47,7 +48,7 @@ class FedSAF:
     """Clients align the relations between classes, also across feature widths (FedSAF, 2026)."""
 
     class Config(MeansConfig):
-        """Options, with the symbols above."""
+        """Options, with the symbols above; shared: collect, aggregate, absent."""
 
         official = {"drop_last": True}
 
@@ -63,12 +64,7 @@ class FedSAF:
         "structure": "λ·S(X, Y), of the batch's classes; with native widths the mean over them",
     }
     uploads = {
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_i^c of the client's classes: mean features (the paper: irreversible)",
-            by_class=True,
-        ),
-        "classes": "which classes the client has",
+        **MEANS,
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
     downloads = {

@@ -33,7 +33,7 @@ from protofl_plugins.shared.class_descriptions import (
     class_texts,
     read_descriptions,
 )
-from protofl_plugins.shared.prototypes import of_all_classes
+from protofl_plugins.shared.prototypes import MEANS, of_all_classes
 
 DEVIATION = 0.02
 """Standard deviation of the prompts at the start."""
@@ -73,14 +73,7 @@ class FedTSP:
 
     asynchronous = True
     terms = {"ce": "cross-entropy", "align": "λ·E ℓ(e^s·cos(f(x), T^·), y)"}
-    uploads = {
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_i^c of the client's classes: mean features",
-            by_class=True,
-        ),
-        "classes": "which classes the client has",
-    }
+    uploads = MEANS
     downloads = {
         "prototypes": pf.Key("[n, K]", "T of all classes", by_class=True),
         "classes": "all classes",

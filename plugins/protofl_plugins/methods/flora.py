@@ -33,7 +33,7 @@ class FLoRA:
     """Stacked adapters, merged into the frozen weights (Wang et al., 2024)."""
 
     class Config(adapters.AdapterConfig):
-        """Options."""
+        """Options; shared: ranks, layers, targets, scale, alpha, head."""
 
     tasks = pf.datasets.Task.ALL
     asynchronous = (

@@ -27,7 +27,7 @@ class HeteroFL:
     """
 
     class Config(submodels.SubmodelConfig):
-        """Options."""
+        """Options; shared: aggregate, buffers, recipe, mask."""
 
     sgd = {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}  # of the published code
     tasks = pf.datasets.Task.OF_HEADS

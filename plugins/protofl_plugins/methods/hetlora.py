@@ -33,7 +33,7 @@ class HetLoRA:
     """Adapters of different ranks, averaged by their norms and pruned (Cho et al., 2024)."""
 
     class Config(adapters.AdapterConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: ranks, layers, targets, scale, alpha, head."""
 
         gamma: float = pf.Field(
             0.99, gt=0, le=1, description="γ, the share of the rank that pruning leaves; 1: none"

@@ -21,7 +21,7 @@ class LGFedAvg:
     """Clients share the head and keep their own feature extractors (Liang et al., 2020)."""
 
     class Config(weights.SharingConfig, pf.VariantConfig):
-        """Options."""
+        """Options; shared: aggregate."""
 
         official = {"drop_last": True}
 

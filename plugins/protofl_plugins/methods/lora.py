@@ -39,7 +39,7 @@ class FedIT:
     """
 
     class Config(adapters.AdapterConfig):
-        """Options."""
+        """Options; shared: ranks, layers, targets, scale, alpha, head."""
 
     parts = adapters.BOTH
     tasks = pf.datasets.Task.ALL
@@ -216,7 +216,7 @@ class FedSALoRA(FedIT):
     """
 
     class Config(FedIT.Config):
-        """Options."""
+        """Options; shared: ranks, layers, targets, scale, alpha."""
 
         head: Literal["average", "local"] = pf.Field(
             "local", description="keep heads on clients, or average them with weights n_i/n"

@@ -28,6 +28,7 @@ from torch.nn.functional import cross_entropy, normalize
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared.prototypes import (
+    MEANS,
     Absent,
     guides,
     mean_prototypes,
@@ -84,14 +85,7 @@ class ProtoNorm:
         "ce": "cross-entropy",
         "align": "λ·E ‖f(x) − s·P^y‖²/K, of the samples whose class has a prototype",
     }
-    uploads = {
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_i^c of the client's classes: mean features",
-            by_class=True,
-        ),
-        "classes": "which classes the client has",
-    }
+    uploads = MEANS
     downloads = {
         "prototypes": pf.Key(
             "[n, K]", "P^c, unit vectors, of the classes that anybody has sent", by_class=True

@@ -32,7 +32,7 @@ class SCAFFOLD:
     """Control variates correct the drift of clients (Karimireddy et al., 2020)."""
 
     class Config(weights.BuffersConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: buffers."""
 
         option: Literal["I", "II"] = pf.Field(
             "II",
@@ -159,7 +159,7 @@ class SCAFFOLD:
     @pf.hookimpl
     def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
         """Evaluate x on the global test samples."""
-        return weights.shared_model(server, weights.built_model(server))
+        return weights.shared_model(server)
 
 
 def _update(key: str) -> str:
