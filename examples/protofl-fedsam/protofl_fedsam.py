@@ -34,8 +34,8 @@ class FedSAM:
         )
 
     terms = {"ce": "cross-entropy at w̃_i"}
-    uploads = {"model/*": "w_i; gradients can be inverted from it"}
-    downloads = {"model/*": "w"}
+    uploads = {"model/*": pf.Key("as the parameter", "w_i; gradients can be inverted from it")}
+    downloads = {"model/*": pf.Key("as the parameter", "w")}
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:
