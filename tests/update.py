@@ -3,7 +3,7 @@
 - Stored results (tests/golden): two rounds of each method on a toy problem.
 - Outcomes of combinations (tests/contract/mixing.txt): each hook and term in each other method.
 - Payload sizes and costs on the pages of methods (docs/_build/measured.json).
-- Kept parts of pages: tables of README.md and docs.
+- Generated parts of pages: tables of README.md and docs, and docs/llms.txt.
 
 With NAME, a method or a stored run, its results and its combinations with all methods are made
 again. Without, missing ones are made; stored results that would change are listed and stay. With
@@ -126,8 +126,8 @@ def update_cards(methods: list[str], names: list[str], *, everything: bool = Fal
 
 
 def update_pages() -> None:
-    """Update the kept parts of pages."""
-    for page in site_hooks.update_kept():
+    """Update what pages contain of the methods: tables, schemas and the list of all pages."""
+    for page in site_hooks.update_all():
         print(f"page: {page.relative_to(site_hooks.DOCS.parent)}")
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from protofl.errors import ProtoflError, RunFailure, UsageError
     from protofl.federation import backends, events, models, schedules
     from protofl.hooks.hookspecs import HOOKSPEC_VERSION, hookimpl
-    from protofl.hooks.views.batch import Batch, Constants, Output, Terms, per_step
+    from protofl.hooks.views.batch import Batch, LossData, Output, Terms, per_step
     from protofl.hooks.views.client import Client, Learner
     from protofl.hooks.views.run_info import Phase, RunInfo, TrackedRun
     from protofl.hooks.views.server import Server
@@ -77,7 +77,7 @@ _NAMES = {
     "protofl.system.options.plugin_options": "Config VariantConfig Deviation Field",
     "protofl.hooks.views.client": "Client Learner",
     "protofl.hooks.views.server": "Server",
-    "protofl.hooks.views.batch": "Batch Output Constants Terms per_step",
+    "protofl.hooks.views.batch": "Batch Output LossData Terms per_step",
     "protofl.hooks.views.run_info": "Phase RunInfo TrackedRun",
     "protofl.hooks.wire.keys": "Key",
     "protofl.hooks.wire.payload": "Payload Uploads class_rows stack_rows",
@@ -119,11 +119,11 @@ __all__ = [
     "Batch",
     "Client",
     "Config",
-    "Constants",
     "Deviation",
     "Field",
     "Key",
     "Learner",
+    "LossData",
     "Output",
     "Payload",
     "Phase",

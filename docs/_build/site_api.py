@@ -20,7 +20,7 @@ ALIASES = {
         "The version of the hooks, `MAJOR.MINOR`. A plugin states the version that it "
         "needs in `requires_hookspec` ([compatibility](compatibility.md))."
     ),
-    "Constants": (
+    "LossData": (
         "The type that `before_training` returns and `local_loss` receives: a mapping of "
         "names to tensors, numbers, strings, None, or mappings, lists and tuples of them."
     ),

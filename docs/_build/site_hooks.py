@@ -23,7 +23,7 @@ from site_json import json_reference, update_schemas
 from site_llms import update_llms
 from site_methods import add_to_navigation, family_table, not_measured
 from site_mixing import mixing_table
-from site_plugins import method_table, option_table, plugin_reference, wire_table
+from site_plugins import method_table, option_table, plugin_reference, task_table, wire_table
 from site_table10 import table_10
 
 DOCS = Path(__file__).parents[1]
@@ -55,6 +55,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "options": option_table,
     "plugins": plugin_reference,
     "table_10": table_10,
+    "tasks": task_table,
     "types": types,
     "wire": wire_table,
 }
@@ -118,6 +119,11 @@ def on_post_page(output: str, page: Any, config: Any, **_: object) -> str:  # no
     return output
 
 
+def update_all() -> list[Path]:
+    """Update everything in ``docs`` that is generated and committed; return what changed."""
+    return [*update_kept(), *update_schemas(), *update_llms()]
+
+
 if __name__ == "__main__":
-    for page in (*update_kept(), *update_schemas(), *update_llms()):
+    for page in update_all():
         print(page)

@@ -48,6 +48,28 @@ def method_table() -> str:
     return table(("name", "what it does", "up", "down", "loss terms"), rows)
 
 
+def task_table() -> str:
+    """Return the methods that take other tasks than classification."""
+    data = {
+        "multilabel": "several labels per sample",
+        "regression": "a number",
+        "language-model": "language models",
+    }
+    methods = own_plugins("method")
+    rows = [
+        (
+            words,
+            ", ".join(
+                code(name)
+                for name, method in methods.items()
+                if task in getattr(method, "tasks", ())
+            ),
+        )
+        for task, words in data.items()
+    ]
+    return table(("data", "methods"), rows)
+
+
 def _keys(declared: Mapping[str, str | Key]) -> str:
     return ", ".join(map(code, declared)) or "–"
 

@@ -37,7 +37,7 @@ class ProtoNCE:
         return server.global_state.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Return P̄^c/(τ·‖P̄^c‖), C×K, and the classes that have one; {} before any P̄ arrives."""
         if "prototypes" not in client.received:
             return {}
@@ -46,11 +46,7 @@ class ProtoNCE:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Return the terms of L_i; a class without a prototype adds nothing to L_NCE."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import inspect
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ METHODS = {
 
 
 def fault_of(method):
-    """Return how a class hides its hooks; empty if a reader sees them all."""
+    """Return how a class hides its hooks; empty if a reader sees them all in its file."""
     ours = [base for base in method.__mro__[1:] if base.__module__.startswith("protofl_plugins.")]
+    ours = [base for base in ours if base.__module__ != method.__module__]
     brought = [name for base in ours for name in vars(base) if name in HOOKS]
     if len(ours) > 1:
         return f"has {len(ours)} base classes: {', '.join(base.__name__ for base in ours)}"
@@ -44,6 +46,15 @@ class ThreeHooks:
     def inference(self, client): ...
 
 
+class OfTheSameFile:
+    def receive(self, client): ...
+
+    def local_loss(self, client): ...
+
+    def inference(self, client): ...
+
+
+OfTheSameFile.__module__ = "protofl_plugins.methods.toy"
 for toy in (OneHook, ThreeHooks):
     toy.__module__ = "protofl_plugins.shared.toys"
 
@@ -55,11 +66,13 @@ for toy in (OneHook, ThreeHooks):
         ((OneHook,), ["local_loss"], ""),
         ((OneHook, ThreeHooks), [], "has 2 base classes: OneHook, ThreeHooks"),
         ((ThreeHooks,), [], "brings 3 hooks: receive, local_loss, inference"),
+        ((OfTheSameFile,), ["local_loss"], ""),
         ((), ["local_loss", "resolve"], "not in the order of a round: local_loss, resolve"),
     ],
 )
 def test_the_check_finds_what_hides_hooks(bases, hooks, fault):
     method = type("Toy", bases, {name: lambda self: None for name in hooks})
+    method.__module__ = OfTheSameFile.__module__
     assert fault_of(method).endswith(fault) and bool(fault_of(method)) == bool(fault)
 
 
@@ -72,6 +85,18 @@ def test_there_are_methods_to_look_at():
 def test_a_methods_file_shows_all_its_hooks_in_the_order_of_a_round(name):
     fault = fault_of(METHODS[name].load())
     assert not fault, f"{name}: {fault}"
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_methods_file_names_the_options_that_others_share(name):
+    config = vars(METHODS[name].load()).get("Config")
+    if config is None:
+        return
+    own = inspect.get_annotations(config)
+    options = {f.alias or n: n for n, f in config.model_fields.items()}
+    shared = [written for written, n in options.items() if n not in own and n != "variant"]
+    named = " ".join(config.__doc__.split()).partition("hared: ")[2].removesuffix(".")
+    assert named == ", ".join(shared), config.__qualname__
 
 
 def test_only_folders_lie_at_the_top_of_the_plugins():

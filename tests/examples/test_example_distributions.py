@@ -19,7 +19,7 @@ from protofl_cli.app import app
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/pyproject.toml"))
 PROTOFL = [sys.executable, "-c", "from protofl_cli.app import main; main()"]
-LONGEST = {"proto-nce": 30, "fedrep": 60}
+LONGEST = {"proto-nce": 30, "fedsam": 45}
 """Maximum number of lines of Python of each method."""
 
 
@@ -51,7 +51,7 @@ def commands(name):
 
 
 def test_they_say_how_to_use_them():
-    assert NAMES == [f"protofl-{name}" for name in ("fedrep", "proto-nce", "widths")]
+    assert NAMES == [f"protofl-{name}" for name in ("fedsam", "proto-nce", "widths")]
     for name in NAMES:
         found = commands(name)
         assert found[0] == ["pip", "install", "."] and found[-1] == ["pytest", "tests"]
@@ -99,7 +99,7 @@ def test_the_readme_s_commands_in_this_process(words):
 @pytest.mark.parametrize(
     "words",
     [
-        "fedrep-example --models cnn4 --set tau=1",
+        "fedsam --models cnn4 --set rho=0.1",
         "proto-nce --models cnn4",
         "fedproto --models widths5 --partition quantity",
     ],
@@ -127,7 +127,7 @@ def test_plugins_are_listed_with_their_distributions(installed, tmp_path):
 
     found = {(p["kind"], p["name"]): p for p in json.loads(done.stdout)}
     owners = {
-        ("method", "fedrep-example"): "protofl-fedrep",
+        ("method", "fedsam"): "protofl-fedsam",
         ("method", "proto-nce"): "protofl-proto-nce",
         ("model-group", "widths5"): "protofl-widths",
         ("partitioner", "quantity"): "protofl-widths",

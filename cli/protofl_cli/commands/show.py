@@ -344,7 +344,7 @@ def run_defaults(plugin: Plugin, plugin_class: type) -> list[tuple[str, str]]:
 
     def defaults_text(**values: str) -> str:
         chosen = parse_config(config, values, plugin.name)
-        defaults = Choice(plugin.kind, plugin.name, plugin_class, chosen).call("run_defaults") or {}
+        defaults = Choice(plugin.kind, plugin.name, plugin_class, chosen).run_defaults()
         return " ".join(f"--{k.replace('_', '-')} {value_text(v)}" for k, v in defaults.items())
 
     usual = defaults_text()

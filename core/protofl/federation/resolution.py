@@ -157,7 +157,7 @@ def _with_defaults(
     of_plugins = of_data.pop("options", {})
     if own := own_partition(dataset, settings.partition if "partition" in given_names else None):
         of_data["partition"] = own
-    asked = composition.members[main].call("run_defaults") or {}
+    asked = composition.members[main].run_defaults()
     check_names(asked, f"option in run_defaults of {main}:")
     defaults, set_by = dict[str, Any](), {"clients": data}
     models = f"models {settings.models.partition(':')[0]}"

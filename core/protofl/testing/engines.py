@@ -39,14 +39,14 @@ class Fading(Prototypes):
     """A bad method: its loss reads a number of this module, which is another in each round."""
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> pf.Constants:
+    def before_training(self, client: pf.Client) -> pf.LossData:
         """Change the number."""
         _WEIGHT[0] = 1.0 / (1 + client.round)
         return super().before_training(client)
 
     @pf.hookimpl
     def local_loss(
-        self, batch: pf.Batch, output: pf.Output, constants: pf.Constants
+        self, batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> dict[str, Tensor]:
         """Read it."""
         terms = super().local_loss(batch, output, constants)

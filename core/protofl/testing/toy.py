@@ -150,7 +150,7 @@ class Toy:
         self.federation = Federation(plan, self.pool)
         self.federation.start_trial(trial)
         self.lines: list[dict[str, Any]] = []
-        self.given: dict[int, Mapping[str, pf.Constants]] = {}
+        self.given: dict[int, Mapping[str, pf.LossData]] = {}
 
     def rounds(self, count: int) -> list[dict[str, Any]]:
         """Run rounds; their lines without what may differ between equal runs."""

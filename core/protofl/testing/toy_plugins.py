@@ -27,7 +27,7 @@ class Prototypes:
         return server.global_state.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> pf.Constants:
+    def before_training(self, client: pf.Client) -> pf.LossData:
         """A table of all classes."""
         if "prototypes" not in client.received:
             return {}
@@ -36,7 +36,7 @@ class Prototypes:
 
     @pf.hookimpl
     def local_loss(
-        self, batch: pf.Batch, output: pf.Output, constants: pf.Constants
+        self, batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> dict[str, Tensor]:
         """Cross-entropy and the distance."""
         terms = {"ce": nn.functional.cross_entropy(output.logits, batch.y)}

@@ -43,7 +43,7 @@ class MethodPage:
 def page_of(name: str, method: type) -> MethodPage:
     """Return the page of a method, without its first lines and title.
 
-    A method without a page has the docstring of its module, or of its class if the module has none.
+    A method without a page has its docstring; see `docstring_of`.
 
     Args:
         name: Name of the method.
@@ -71,8 +71,18 @@ def page_file(name: str, method: type) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
+def docstring_of(method: type) -> str:
+    """Return the docstring that cites a method's paper, as it is written.
+
+    It is that of the module. In a module of several methods each class has its own, which then has
+    more than one paragraph.
+    """
+    own = getdoc(method) or ""
+    if "\n\n" in own:
+        return own
+    return getattr(sys.modules.get(method.__module__), "__doc__", None) or own
+
+
 def _docstring(method: type) -> str:
     """Return the docstring as Markdown; indented lines, such as equations, are code blocks."""
-    module = sys.modules.get(method.__module__)
-    text = getattr(module, "__doc__", None) or getdoc(method) or ""  # modules are not indented
-    return text.replace("``", "`").strip()
+    return docstring_of(method).replace("``", "`").strip()

@@ -9,11 +9,15 @@ module or in a folder above it. The field ``protofl`` of an entry names the plug
       protofl = {method/fedproto}
     }
 
-Any other field is free. A class ``FILE.py:CLASS`` has its papers in the file's folder.
+Any other field is free. A class ``FILE.py:CLASS`` has its papers in the file's folder. A method
+without an entry has the paper that its docstring cites::
+
+    Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -162,7 +166,7 @@ def _value(text: str, place: int, where: str) -> tuple[str, int]:
 
 
 def papers_of(registry: Registry, plugins: Iterable[tuple[str, str]]) -> dict[str, list[Paper]]:
-    """Return the papers of plugins: {KIND/NAME: entries}, an empty list if none is declared.
+    """Return the papers of plugins: {KIND/NAME: entries}, an empty list if none is known.
 
     No plugin is imported.
 
@@ -178,7 +182,62 @@ def papers_of(registry: Registry, plugins: Iterable[tuple[str, str]]) -> dict[st
         label = f"{kind}/{name}"
         papers = (paper for file in _files_of(registry, kind, name) for paper in declared(file))
         found[label] = [paper for paper in papers if label in paper.plugins]
+        if kind == "method" and not found[label]:
+            found[label] = [*_of_docstring(registry, name)]
     return found
+
+
+CITATION = re.compile(
+    r"(?P<author>[A-Z][\w'-]+(?:(?:, | and )[A-Z][\w'-]+)*)(?P<others> et al\.)?, "
+    r"\"(?P<title>[^\"]+)\", "
+    r"(?P<venue>[^\";(]*?),? ?(?P<year>(?:19|20)\d\d)(?: \(arXiv[: ](?P<eprint>\d{4}\.\d{5}))?"
+)
+
+
+def cited(name: str, text: str) -> Paper | None:
+    """Return the paper that a method's docstring cites first; None if it cites none.
+
+    Args:
+        name: The method.
+        text: The docstring.
+    """
+    found = CITATION.search(re.sub(r"\s+", " ", text))
+    if found is None:
+        return None
+    authors = found["author"].replace(", ", " and ")
+    fields = {
+        "title": f"{{{found['title']}}}",  # braces keep capitals
+        "author": authors + (" and others" if found["others"] else ""),
+        "year": found["year"],
+    }
+    if found["eprint"]:
+        fields |= {"eprint": found["eprint"], "archiveprefix": "arXiv"}
+    if found["venue"]:
+        fields["booktitle"] = found["venue"]
+    kind = "inproceedings" if found["venue"] else "misc"
+    key = re.sub(r"\W", "", f"{authors.split()[0].lower()}{found['year']}{Path(name).stem}")
+    return Paper(kind, key, fields)
+
+
+def _of_docstring(registry: Registry, method: str) -> Iterator[Paper]:
+    """Yield the paper that the docstring of a method's class or module cites, from its source."""
+    try:
+        module, _, class_name = registry.find("method", method).target.rpartition(":")
+    except UsageError:
+        return
+    if module.endswith(".py"):
+        path = expand_user(module)
+    else:
+        spec = importlib.util.find_spec(module)
+        path = Path((spec.origin if spec else None) or "")
+    if not path.is_file():
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    classes = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name]
+    texts = [*map(ast.get_docstring, classes), ast.get_docstring(tree)]
+    papers = (cited(method, text or "") for text in texts)
+    if (paper := next(filter(None, papers), None)) is not None:
+        yield paper
 
 
 @lru_cache

@@ -30,7 +30,7 @@ class CoordinateMedian:
     donates = ("server_aggregate",)
 
     class Config(DefenceConfig):
-        """Options."""
+        """Options; shared: absent."""
 
     @pf.hookimpl
     def receive_uploads(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Uploads:

@@ -31,7 +31,7 @@ class CosineFilter:
     donates = ("server_aggregate",)
 
     class Config(DefenceConfig):
-        """Options."""
+        """Options; shared: absent."""
 
         least: float = pf.Field(
             0.0, ge=-1, le=1, description="the smallest cosine that is kept; −1 keeps all, 1 one"

@@ -32,7 +32,7 @@ class GeometricMedian:
     donates = ("server_aggregate",)
 
     class Config(DefenceConfig):
-        """Options."""
+        """Options; shared: absent."""
 
         tolerance: float = pf.Field(
             1e-7, gt=0, lt=1, description="the last step, in median distances; large stops early"

@@ -29,7 +29,7 @@ class TrimmedMean:
     donates = ("server_aggregate",)
 
     class Config(DefenceConfig):
-        """Options."""
+        """Options; shared: absent."""
 
         share: float = pf.Field(
             0.2,

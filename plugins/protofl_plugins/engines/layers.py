@@ -250,10 +250,19 @@ def _is_taken(module: nn.Module) -> bool:
 
 def _forward(layer: nn.Module, step: _Step) -> Callable[[Tensor], Tensor]:
     """Return what a layer computes instead of its own forward pass."""
+    weight, usual = layer.weight, layer.forward
     if isinstance(layer, nn.Linear):
-        return partial(_apply, step, LinearRows(layer))
-    assert isinstance(layer, nn.Conv2d)
-    return partial(_convolution, layer, step, {})
+        way = partial(_apply, step, LinearRows(layer))
+    else:
+        assert isinstance(layer, nn.Conv2d)
+        way = partial(_convolution, layer, step, {})
+
+    def forward(x: Tensor) -> Tensor:
+        """Compute the layer; with other weights (``functional_call``) as PyTorch does."""
+        result: Tensor = (way if layer.weight is weight else usual)(x)
+        return result
+
+    return forward
 
 
 def _apply(step: _Step, kind: Rows, x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 import protofl as pf
 
-Tree = Mapping[str, pf.Constants]
+Tree = Mapping[str, pf.LossData]
 """{method: ``constants`` of its loss} of a step."""
 
 NARROW = torch.bfloat16, torch.float16

@@ -36,7 +36,7 @@ class AlignFed:
     """Features are drawn to fixed points on the unit sphere; clients share the head (Zhu, 2024)."""
 
     class Config(weights.SharingConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: aggregate."""
 
         lambda_0: float = pf.Field(
             20.0, gt=0, description="λ_0, weight of align in the first round"
@@ -83,7 +83,7 @@ class AlignFed:
         weights.install(client, "head")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """v, and λ_t of this round."""
         config, progress = client.config, client.round / client.rounds  # t/T
         weight = config.lambda_0 * (LAMBDA_T / config.lambda_0) ** progress
@@ -91,11 +91,7 @@ class AlignFed:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """L_i."""
         l_v = fixed_point_loss(output.features, batch.y, constants["v"])

@@ -36,7 +36,7 @@ class DepthFL:
     """Clients train the first stages of one net with exits (Kim et al., 2023)."""
 
     class Config(pf.VariantConfig, weights.ModelSharingConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: buffers."""
 
         deviations = {
             "rampup": pf.Deviation(
@@ -109,7 +109,7 @@ class DepthFL:
         weights.install(client, "model")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Give the loss the weight of distillation, W_k and g_k."""
         start = _flat(client).detach()
         client.scratch["start"] = start
@@ -118,11 +118,7 @@ class DepthFL:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """L_k."""
         scores = cast(HasExits, client.module("head")).scores(output.features)

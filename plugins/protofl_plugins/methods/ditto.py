@@ -27,7 +27,7 @@ class Ditto:
     """Clients train a model of their own near the shared model (Li et al., 2021)."""
 
     class Config(weights.ModelSharingConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: aggregate, buffers."""
 
         lambda_: float = pf.Field(
             1.0,
@@ -60,8 +60,7 @@ class Ditto:
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """Build w."""
-        buffers = weights.averages_buffers(server.config)
-        return pf.models.pack_weights(weights.built_model(server), "model", buffers=buffers)
+        return weights.initial_model(server)
 
     @pf.hookimpl
     def setup_client(self, client: pf.Client[Config]) -> None:
@@ -84,17 +83,13 @@ class Ditto:
             client.state["started"] = True
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Keep w as it was received."""
         return {"w": weights.flat(client.module("shared").parameters()).detach()}
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """h_k(v_k; w) and F_k(w_k)."""
         distance = (weights.flat(client.parameters()) - constants["w"]).square().sum()
@@ -117,4 +112,4 @@ class Ditto:
     @pf.hookimpl
     def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
         """Evaluate w on the global test samples."""
-        return weights.shared_model(server, weights.built_model(server))
+        return weights.shared_model(server)

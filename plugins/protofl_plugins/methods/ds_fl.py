@@ -27,7 +27,7 @@ class DSFL:
     """Clients exchange probabilities of public samples, sharpened (Itahara et al., 2021)."""
 
     class Config(public_data.PublicPhaseConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: epochs, public_epochs."""
 
         paper_epochs = {"local_epochs": 10, "public_epochs": 20}
         T: float = pf.Field(
@@ -91,12 +91,12 @@ class DSFL:
         return server.global_state.select("public_probabilities", "public_index")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Give the loss the p̂, once there are any."""
         return public_data.received_scores(client, "public_probabilities")
 
     @pf.hookimpl
-    def local_loss(self, batch: pf.Batch, output: pf.Output, constants: pf.Constants) -> pf.Terms:
+    def local_loss(self, batch: pf.Batch, output: pf.Output, constants: pf.LossData) -> pf.Terms:
         """Update, or distil."""
         if batch.phase == "distil":
             p_hat = constants["scores"][batch.index]

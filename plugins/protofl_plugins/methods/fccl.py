@@ -118,7 +118,7 @@ class FCCL:
         return server.global_state.select("public_logits", "public_index")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Add both teachers in the round's first phase; return Z̄."""
         if "public_logits" not in client.received:
             return {}
@@ -133,11 +133,7 @@ class FCCL:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """L_Col, or L_Loc; cross-entropy in pretraining."""
         config, z = client.config, output.logits

@@ -28,14 +28,14 @@ from torch.nn.functional import cross_entropy, normalize
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared import weights
-from protofl_plugins.shared.prototypes import class_prototypes, sent_rows
+from protofl_plugins.shared.prototypes import MEANS, class_prototypes, sent_rows
 
 
 class FedDAP:
     """Prototypes of each class and domain guide a shared model (Le et al., 2026)."""
 
     class Config(weights.ModelSharingConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: aggregate, buffers."""
 
         lambda_1: float = pf.Field(
             1.0, ge=0, description="λ₁, weight of align; 0 ignores the prototypes of the own domain"
@@ -60,18 +60,14 @@ class FedDAP:
         "contrast": "λ₂·E ℓ_CPCL, contrast with the prototypes of other domains (Eq. 8)",
     }
     uploads = {
-        "model/*": "the whole model after local training; gradients can be inverted from it",
-        "samples": "n_i, the number of training samples",
-        "prototypes": pf.Key(
-            "[n, K]", "p_i^(c,d) of the client's classes: mean features", by_class=True
-        ),
-        "classes": "which classes the client has",
+        **weights.UPLOADS,
+        **MEANS,
         "domain": pf.Key(
             "[] int", "d, the number of the client's domain", reveals="the client's domain, exactly"
         ),
     }
     downloads = {
-        "model/*": "the average of the clients' models",
+        **weights.DOWNLOADS,
         "prototypes": pf.Key(
             "[n, K]", "P^(c,d) of the classes and domains that anybody has sent", by_class=True
         ),
@@ -93,8 +89,7 @@ class FedDAP:
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """Build w."""
-        buffers = weights.averages_buffers(server.config)
-        return pf.models.pack_weights(weights.built_model(server), "model", buffers=buffers)
+        return weights.initial_model(server)
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
@@ -107,7 +102,7 @@ class FedDAP:
         weights.install(client, "model")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """P of the own domain as a table C×K with its known classes; all P, [n, K], of any domain.
 
         ``elsewhere`` says which rows of all P are of other domains.
@@ -123,11 +118,7 @@ class FedDAP:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Eq. 9."""
         config, f, y = client.config, output.features, batch.y
@@ -173,7 +164,7 @@ class FedDAP:
     @pf.hookimpl
     def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
         """Evaluate w on the global test samples."""
-        return weights.shared_model(server, weights.built_model(server))
+        return weights.shared_model(server)
 
 
 def domain_of(client: pf.Client[FedDAP.Config]) -> int:

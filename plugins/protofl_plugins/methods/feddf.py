@@ -32,7 +32,7 @@ class FedDF:
     """The server fuses the clients' models by distilling their ensemble (Lin et al., 2020)."""
 
     class Config(architecture_models.ArchitecturesConfig):
-        """Options."""
+        """Options; shared: epochs, aggregate."""
 
         paper_epochs = {"local_epochs": 30, "server_epochs": 5}
         server_epochs: int = pf.Field(

@@ -21,7 +21,7 @@ the own part in (``exclude_own``). Since April 2024 it has the cross-entropy wit
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ class FedDistill:
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
 
+        official = {"drop_last": True}
         deviations = {
             "exclude_own": pf.Deviation(
                 "Alg. 1, line 15", True, False, "the code averages over all, the client included"
@@ -95,11 +96,6 @@ class FedDistill:
     }
 
     @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
-
-    @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """F̂_i: the mean, without what this client has put into it."""
         client_rows = server.state.get("own", {}).get(client_id)
@@ -111,7 +107,7 @@ class FedDistill:
         return pf.class_rows(others > 0, class_logits=mean)
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """F̂_i as a table C×C, of probabilities for the cross-entropy, and the known classes."""
         if "class_logits" not in client.received:
             return {}
@@ -122,11 +118,7 @@ class FedDistill:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Algorithm 1, line 5."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}

@@ -36,7 +36,7 @@ class FedET:
     """Small client models teach a large server model, share its last layer (Cho et al., 2022)."""
 
     class Config(architecture_models.ArchitecturesConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: epochs, server_epochs."""
 
         paper_epochs = {"local_epochs": 10, "server_epochs": 10}
         by_epochs = {"server_optimizer": ("sgd", "adam"), "server_lr": (5e-3, 1e-3)}

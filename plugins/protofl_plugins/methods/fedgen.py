@@ -26,7 +26,7 @@ learning rate of 0.05 clients' heads diverge, with 0.01 one did after some tens 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,7 @@ class FedGen:
     class Config(pf.VariantConfig):
         """Options."""
 
+        official = {"drop_last": True}
         deviations = {
             "epochs": pf.Deviation(
                 "the server's steps", 100, 0, "the code trains a copy of G and never keeps it"
@@ -125,11 +126,6 @@ class FedGen:
     }
 
     @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
-
-    @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:
         """Require heads of one shape."""
         return weights.unequal_heads(run, "averages heads and trains a generator against them")
@@ -162,7 +158,7 @@ class FedGen:
         weights.install(client, "generator")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Labels ỹ from the counts, and noise for them and for the batch's own labels."""
         received = client.received
         if not received.under("generator") or "counts" not in received:
@@ -184,11 +180,7 @@ class FedGen:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """The client's loss."""
         ce = cross_entropy(output.logits, batch.y)

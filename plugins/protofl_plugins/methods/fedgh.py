@@ -19,15 +19,13 @@ offered.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl_plugins.shared import weights
-from protofl_plugins.shared.prototypes import sent_rows
+from protofl_plugins.shared.prototypes import MEANS, sent_rows
 from protofl_plugins.shared.server_steps import steps
 
 
@@ -37,6 +35,7 @@ class FedGH:
     class Config(pf.VariantConfig):
         """Options."""
 
+        official = {"drop_last": True}
         deviations = {
             "epochs": pf.Deviation(
                 "the server's step",
@@ -56,20 +55,8 @@ class FedGH:
 
     asynchronous = True
     terms = {"ce": "cross-entropy"}
-    uploads = {
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_i^c of the client's classes: mean features",
-            by_class=True,
-        ),
-        "classes": "which classes the client has",
-    }
+    uploads = MEANS
     downloads = {"head/*": "h, trained on the prototypes of the last round's clients"}
-
-    @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:

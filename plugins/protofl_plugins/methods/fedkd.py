@@ -56,7 +56,10 @@ class FedKD:
     """Adaptive mutual distillation with a small shared model, compressed (Wu et al., 2022)."""
 
     class Config(auxiliary.MutualConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols.
+
+        Shared: auxiliary, auxiliary_dim, kl_mean, detach, clip.
+        """
 
         deviations = auxiliary.MutualConfig.deviations | {
             "T_end": pf.Deviation(
@@ -116,7 +119,7 @@ class FedKD:
 
     @pf.hookimpl
     def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Clip gradients, and leave out the last, smaller batch, as published code does."""
+        """Clip gradients, as published code does."""
         return auxiliary.mutual_defaults(config)
 
     @pf.hookimpl

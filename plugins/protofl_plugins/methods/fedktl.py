@@ -206,7 +206,7 @@ class FedKTL:
         return server.global_state.select("images", "latents")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """The pairs as the model takes them, h', and the mini-batch of pairs of each step."""
         received, config = client.received, client.config
         if "latents" not in received:
@@ -230,11 +230,7 @@ class FedKTL:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """L_A (Eq. 1) and μ·L_M (Eq. 4)."""
         config = client.config

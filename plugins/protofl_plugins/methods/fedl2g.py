@@ -28,7 +28,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,8 @@ class FedL2G:
 
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
+
+        official = {"drop_last": True, "shuffle": False, "clip": BOUND}
 
         guide: Literal["logits", "features"] = pf.Field(
             "logits", description="what v guides: FedL2G-l or FedL2G-f"
@@ -90,13 +92,6 @@ class FedL2G:
     ablations = {"without guiding": "--set weight=0"}
 
     @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """With ``variant=official``: full batches in a fixed order, gradients clipped at 100."""
-        if config.variant != "official":
-            return {}
-        return {"drop_last": True, "shuffle": False, "clip": BOUND}
-
-    @pf.hookimpl
     def phases(self, config: Config) -> list[pf.Phase]:
         """Training on all samples but the quiz batch, once v is warmed up."""
         return [pf.Phase(needs="warmed_up", rows="studied")]
@@ -127,17 +122,13 @@ class FedL2G:
         return payload
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Return v as a table."""
         return {"v": client.received.table("guides", client.num_classes)[0]}
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """L_i."""
         guided = output.logits if client.config.guide == "logits" else output.features

@@ -27,7 +27,7 @@ class FedMD:
     """Clients digest the mean of all clients' scores of public samples (Li and Wang, 2019)."""
 
     class Config(public_data.PublicPhaseConfig):
-        """Options."""
+        """Options; shared: epochs, public_epochs."""
 
         paper_epochs = {"local_epochs": 10, "public_epochs": 20}
 
@@ -64,17 +64,13 @@ class FedMD:
         return server.global_state.select("public_logits", "public_index")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Give the loss the consensus z̃, once there are any."""
         return public_data.received_scores(client, "public_logits")
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Digest, or revisit."""
         if batch.phase == "digest":

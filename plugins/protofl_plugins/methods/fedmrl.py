@@ -32,7 +32,7 @@ class FedMRL:
     """Features of a small shared model and the own one are fused and nested (Yi et al., 2024)."""
 
     class Config(auxiliary.AuxiliaryConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: auxiliary."""
 
         auxiliary_dim: int | None = pf.Field(
             None,

@@ -19,7 +19,7 @@ tables, commit 9a367e2 of 2025-03-15: no P̂ in the first round, no last batch, 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared import trained_prototypes as trained
-from protofl_plugins.shared.prototypes import guides, sent_rows
+from protofl_plugins.shared.prototypes import MEANS, guides, sent_rows
 from protofl_plugins.shared.server_steps import steps
 
 THRESHOLD, TEMPERATURE = 0.3, 0.5
@@ -39,7 +39,9 @@ class FedORGP:
     """Global prototypes are trained on the server to be orthogonal (Guo et al., 2025)."""
 
     class Config(trained.TrainedConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: server_lr, processor, send_initial."""
+
+        official = {"drop_last": True, "shuffle": False}
 
         lambda_c: float = pf.Field(100.0, ge=0, description="λ_c, weight of align (Eq. 8)")
         lambda_s: float = pf.Field(1.0, ge=0, description="λ_s, weight of 1 − s (Eq. 5)")
@@ -64,14 +66,7 @@ class FedORGP:
         "ce": "cross-entropy, the first part of Eq. 8",
         "align": "λ_c·E L_R(f(x), P̂^y), the second part of Eq. 8",
     }
-    uploads = {
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_k^c of the client's classes: mean features",
-            by_class=True,
-        ),
-        "classes": "which classes the client has",
-    }
+    uploads = MEANS
     downloads = {
         "prototypes": pf.Key(
             "[n, K]", "P̂^c of all classes, also of those that the client lacks", by_class=True
@@ -81,11 +76,6 @@ class FedORGP:
         "w/o OR (Table 5)": "--set send_initial=false --use server_train=local "
         "--use server_aggregate=fedproto --set fedproto.aggregate=uniform"
     }
-
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """The batches of the published code, with ``variant=official``."""
-        return {"drop_last": True, "shuffle": False} if config.variant == "official" else {}
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
@@ -98,17 +88,13 @@ class FedORGP:
         return server.global_state.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """P̂ as a table C×K, and the classes that have one."""
         return guides(client)
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Eq. 8."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}

@@ -22,7 +22,7 @@ class FedPer:
     """Clients share the base layers and keep their last layers (Arivazhagan et al., 2019)."""
 
     class Config(weights.SharingConfig):
-        """Options."""
+        """Options; shared: aggregate."""
 
     tasks = pf.datasets.Task.OF_HEADS
     native_widths = True

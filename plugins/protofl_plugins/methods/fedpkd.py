@@ -47,7 +47,7 @@ class FedPKD:
     """Clients and a server model teach each other by logits and prototypes (Lyu et al., 2023)."""
 
     class Config(public_data.PublicPhaseConfig, public_data.ServerTrainingConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: epochs, server_epochs, public_epochs."""
 
         paper_epochs = {
             "local_epochs": 15,
@@ -140,7 +140,7 @@ class FedPKD:
         return server.global_state.select("public_logits", "public_index", "prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Give the loss M_G on D̆, and P as a table C×K with the mask of known classes."""
         constants = public_data.received_scores(client, "public_logits")
         if "prototypes" not in client.received:
@@ -150,11 +150,7 @@ class FedPKD:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Eq. 15 in the public phase; Eq. 4, later Eq. 16, in the private one."""
         config = client.config

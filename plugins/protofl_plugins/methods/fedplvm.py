@@ -43,7 +43,7 @@ class FedPLVM:
     """Several prototypes a class guide clients of different domains (Wang et al., 2024)."""
 
     class Config(weights.ModelSharingConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: aggregate, buffers."""
 
         lambda_: float = pf.Field(
             100.0, alias="lambda", ge=0, description="λ of ℓ_α + ℓ_c; 0 regresses to no prototypes"
@@ -72,8 +72,7 @@ class FedPLVM:
         "correction": "λ·E ℓ_c, distance to the mean prototype of the class",
     }
     uploads = {
-        "model/*": "the whole model after local training; gradients can be inverted from it",
-        "samples": "n_i, the number of training samples",
+        **weights.UPLOADS,
         "prototypes": pf.Key(
             "[n, K]",
             "P_i^c, several of each class: means of clusters of features",
@@ -82,7 +81,7 @@ class FedPLVM:
         "classes": "the class of each; how often it occurs tells the number of clusters",
     }
     downloads = {
-        "model/*": "the average of the clients' models",
+        **weights.DOWNLOADS,
         "prototypes": pf.Key("[n, K]", "𝒫^c of the classes that anybody has sent", by_class=True),
     }
     native_widths = False
@@ -115,8 +114,7 @@ class FedPLVM:
         """w, where models are averaged."""
         if server.config.share != "model":
             return pf.Payload()
-        buffers = weights.averages_buffers(server.config)
-        return pf.models.pack_weights(weights.built_model(server), "model", buffers=buffers)
+        return weights.initial_model(server)
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
@@ -130,7 +128,7 @@ class FedPLVM:
             weights.install(client, "model")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """𝒫 [n, K], the class of each row, and P̄ [C, K] with the mask of known classes."""
         if "prototypes" not in client.received:
             return {}
@@ -140,11 +138,7 @@ class FedPLVM:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """L_i."""
         config, f, y = client.config, output.features, batch.y
@@ -181,7 +175,7 @@ class FedPLVM:
         """w, where models are averaged."""
         if server.config.share != "model":
             return {}
-        return weights.shared_model(server, weights.built_model(server))
+        return weights.shared_model(server)
 
 
 def sparse_contrast(

@@ -16,12 +16,14 @@ may be absent from a round; it keeps its last prototype (``absent``).
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
 import protofl as pf
 from protofl_plugins.shared.prototypes import (
+    MEANS,
+    GuideConfig,
     MeansConfig,
     class_prototypes,
     guide,
@@ -36,30 +38,14 @@ from protofl_plugins.shared.prototypes import (
 class FedProto:
     """Clients are guided by the mean of all clients' prototypes (Tan et al., 2022)."""
 
-    class Config(MeansConfig):
-        """Options, with the paper's symbols."""
+    class Config(MeansConfig, GuideConfig):
+        """Options, with the paper's symbols.
 
-        deviations = MeansConfig.deviations | {
-            "distance": pf.Deviation(
-                "Eq. 4", "l2", "mse", "λ = 0.1 and λ = 10 belong to two different losses"
-            ),
-            "align": pf.Deviation(
-                "Eq. 4", "class", "sample", "the equation aligns P_i^c, the code each sample"
-            ),
-        }
-        lambda_: float = pf.Field(
-            None,
-            alias="lambda",
-            ge=0,
-            description="λ of align; 0 regresses to local training. None: 0.1 for distance=l2, "
-            "10 for mse",
-        )
-        distance: Literal["l2", "mse"] = pf.Field(
-            None, description="φ: Euclidean distance, or squared distance / K"
-        )
-        align: Literal["class", "sample"] = pf.Field(
-            None, description="guide the batch's class means P_i^c, or every sample's feature"
-        )
+        Shared: lambda, distance, align, collect, aggregate, absent.
+        """
+
+        official = {"drop_last": True}
+        deviations = MeansConfig.deviations | GuideConfig.deviations
 
     tasks = ("classification", "multilabel")
     asynchronous = True
@@ -68,22 +54,12 @@ class FedProto:
         "align": "λ·E_c φ(P_i^c, P̄^c), the second part of Eq. 4",
     }
     uploads = {
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_i^c of the client's classes: mean features (the paper: irreversible)",
-            by_class=True,
-        ),
-        "classes": "which classes the client has",
+        **MEANS,
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
     downloads = {
         "prototypes": pf.Key("[n, K]", "P̄^c of the classes that anybody has sent", by_class=True)
     }
-
-    @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def resolve(self, config: Config) -> dict[str, Any]:
@@ -96,17 +72,13 @@ class FedProto:
         return server.global_state.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """P̄ as a table C×K, and the classes that have one."""
         return guides(client)
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Eq. 4."""
         terms = {"ce": client.task.loss(output.logits, batch.y)}

@@ -45,7 +45,6 @@ class FedRep:
     native_widths = True
     check_options = {"head_epochs": 2}
     asynchronous = "versions"
-    terms = {"ce": "cross-entropy, in both phases"}
     uploads = {
         "extractor/*": pf.Key(
             "as the parameter",
@@ -84,13 +83,6 @@ class FedRep:
     def receive(self, client: pf.Client[Config]) -> None:
         """Install φ: φ_i ← φ."""
         weights.install(client, "extractor")
-
-    @pf.hookimpl
-    def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output
-    ) -> pf.Terms:
-        """Cross-entropy, of which each phase updates its part."""
-        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

@@ -32,6 +32,7 @@ from torch.nn.functional import cross_entropy, linear
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared.prototypes import (
+    MEANS,
     Average,
     class_prototypes,
     guide_weight,
@@ -51,6 +52,7 @@ class FedSA:
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
 
+        official = {"drop_last": True}
         deviations = {
             "collect": pf.Deviation(
                 "Eq. 2", "eval", "online", "the code collects in train mode, before each step"
@@ -130,12 +132,7 @@ class FedSA:
         "calibration": "λ₃·L_CC, Eq. 8",
     }
     uploads = {
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_i^c of the client's classes: mean features (the paper: irreversible)",
-            by_class=True,
-        ),
-        "classes": "which classes the client has",
+        **MEANS,
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
     downloads = {
@@ -152,11 +149,6 @@ class FedSA:
         "EMA, L_R, ER, L_CC (Table 4)": "--drop local_loss.mcl",
         "EMA, L_R, ER, L_MCL (Table 4)": "--drop local_loss.calibration",
     }
-
-    @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
@@ -183,7 +175,7 @@ class FedSA:
         return server.global_state.select("prototypes", "global_prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Ā as a table C×K, d_i* = max(d_global, d_i), and what it adds to distances in Eq. 7."""
         if "prototypes" not in client.received:
             return {}
@@ -196,11 +188,7 @@ class FedSA:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Eq. 9."""
         L_S = cross_entropy(output.logits, batch.y)

@@ -25,7 +25,7 @@ over the clients of that width and sends all of them. S is the mean of S(X, P̄_
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from torch.nn.functional import cross_entropy, normalize
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared.prototypes import (
+    MEANS,
     MeansConfig,
     class_prototypes,
     mean_prototypes,
@@ -47,7 +48,9 @@ class FedSAF:
     """Clients align the relations between classes, also across feature widths (FedSAF, 2026)."""
 
     class Config(MeansConfig):
-        """Options, with the symbols above."""
+        """Options, with the symbols above; shared: collect, aggregate, absent."""
+
+        official = {"drop_last": True}
 
         lambda_: float = pf.Field(
             1.0, alias="lambda", ge=0, description="λ of structure; 0 regresses to local training"
@@ -61,12 +64,7 @@ class FedSAF:
         "structure": "λ·S(X, Y), of the batch's classes; with native widths the mean over them",
     }
     uploads = {
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_i^c of the client's classes: mean features (the paper: irreversible)",
-            by_class=True,
-        ),
-        "classes": "which classes the client has",
+        **MEANS,
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
     downloads = {
@@ -81,17 +79,12 @@ class FedSAF:
     }
 
     @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
-
-    @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """P̄, or P̄_K of all widths."""
         return server.global_state.select("prototypes", "prototypes/*")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """P̄ or each P̄_K as a table C×K, with the mask of known classes."""
         names = ["prototypes"] if "prototypes" in client.received else []
         names += [n for n in client.received if n.startswith("prototypes/") and "." not in n]
@@ -99,11 +92,7 @@ class FedSAF:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """L_i."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}

@@ -30,6 +30,8 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared import trained_prototypes as trained
 from protofl_plugins.shared.prototypes import (
+    MEANS,
+    GuideConfig,
     guide,
     guide_weight,
     guides,
@@ -42,10 +44,16 @@ from protofl_plugins.shared.server_steps import steps
 class FedTGP:
     """Global prototypes are trained on the server with an adaptive margin (Zhang et al., 2024)."""
 
-    class Config(trained.TrainedConfig):
-        """Options, with the paper's symbols."""
+    class Config(trained.TrainedConfig, GuideConfig):
+        """Options, with the paper's symbols.
 
-        deviations = trained.TrainedConfig.deviations | {
+        Shared: lambda, distance, align, server_lr, server_batch_size, processor, send_initial.
+        """
+
+        official = {"drop_last": True}
+        deviations = {
+            **trained.TrainedConfig.deviations,
+            **GuideConfig.deviations,
             "collect": pf.Deviation(
                 "Eq. 2, Alg. 1",
                 "eval",
@@ -55,26 +63,7 @@ class FedTGP:
             "margin": pf.Deviation(
                 "Eq. 9", "pair", "nearest", "the code takes each class's distance to the nearest"
             ),
-            "distance": pf.Deviation(
-                "Eq. 11", "l2", "mse", "λ = 0.1 and λ = 10 belong to two different losses"
-            ),
-            "align": pf.Deviation(
-                "Eq. 11", "class", "sample", "the equation aligns P_i^c, the code each sample"
-            ),
         }
-        lambda_: float = pf.Field(
-            None,
-            alias="lambda",
-            ge=0,
-            description="λ of align; 0 regresses to local training. None: 0.1 for distance=l2, "
-            "10 for mse",
-        )
-        distance: Literal["l2", "mse"] = pf.Field(
-            None, description="φ: Euclidean distance, or squared distance / K"
-        )
-        align: Literal["class", "sample"] = pf.Field(
-            None, description="guide the batch's class means P_i^c, or every sample's feature"
-        )
         collect: Literal["eval", "before", "online"] = pf.Field(
             None,
             description="take prototypes in an evaluation pass after training or before it, or "
@@ -96,14 +85,7 @@ class FedTGP:
         "ce": "cross-entropy, the first part of Eq. 11",
         "align": "λ·E_c φ(P_i^c, P̂^c), the second part of Eq. 11",
     }
-    uploads = {
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_i^c of the client's classes: mean features (the paper: irreversible)",
-            by_class=True,
-        ),
-        "classes": "which classes the client has",
-    }
+    uploads = MEANS
     downloads = {
         "prototypes": pf.Key(
             "[n, K]", "P̂^c of all classes, also of those that the client lacks", by_class=True
@@ -114,11 +96,6 @@ class FedTGP:
         "FM (Table 6)": "--set margin=fixed --set delta=1",
         "w/o F (Table 6)": "--set processor=false",
     }
-
-    @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def resolve(self, config: Config) -> dict[str, Any]:
@@ -136,7 +113,7 @@ class FedTGP:
         return server.global_state.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """P̂ as a table C×K; P_i^c of the model before training, where asked for."""
         if client.config.collect == "before":
             client.scratch["prototypes"] = client.class_prototypes().select("prototypes")
@@ -144,11 +121,7 @@ class FedTGP:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Eq. 11."""
         terms = {"ce": client.task.loss(output.logits, batch.y)}
@@ -218,10 +191,9 @@ def minimise_L_P(
     batches: Sequence[Tensor],
     lr: float,
 ) -> None:
-    """Train e and F by SGD on L_P (Eq. 10), in place.
+    """Train e and F by SGD on L_P (`protofl.functional.margin_contrastive_loss`), in place.
 
-    The loss of a mini-batch is its mean `protofl.functional.margin_contrastive_loss` with P̂ =
-    F(e). The gradient is written out: a server's epochs are thousands of steps on a handful of
+    The gradient is written out in `_step`: a server's epochs are thousands of steps on a handful of
     vectors, in which autograd and the update of weights cost several times the arithmetic.
 
     Args:
@@ -262,10 +234,14 @@ def _step(
 ) -> None:
     """Do a step of SGD on a mini-batch: q [B, K] with ‖q‖² [B, 1], [c = y] and δ·[c = y] [B, C].
 
-    With P̂ = F(e), d_nc = ‖q_n − P̂_c‖ and L the mean over N rows of
-    −log softmax_c(−(d_nc + [c = y_n]·δ)) at c = y_n, the probabilities p give
+    With P̂ = F(e), d_nc = ‖q_n − P̂_c‖ and y_n the class of row n, the loss of the mini-batch is
 
-        ∂L/∂d_nc = ([c = y_n] − p_nc)/N          ∂d_nc/∂P̂_c = (P̂_c − q_n)/d_nc
+        L_P = 1/N Σ_n −log( e^−(d_ny+δ) / (e^−(d_ny+δ) + Σ_{c≠y} e^−d_nc) )        (Eq. 10)
+            = 1/N Σ_n −log p_ny,  p_n = softmax_c(−(d_nc + [c = y_n]·δ))
+
+    Its gradient is written out below:
+
+        ∂L_P/∂d_nc = ([c = y_n] − p_nc)/N        ∂d_nc/∂P̂_c = (P̂_c − q_n)/d_nc
 
     and for F = FC–ReLU–FC the usual rules of the chain follow. A step is some twenty operations,
     and each weight matrix is updated by the product that its gradient is, without storing it.

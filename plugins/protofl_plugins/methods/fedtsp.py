@@ -33,7 +33,7 @@ from protofl_plugins.shared.class_descriptions import (
     class_texts,
     read_descriptions,
 )
-from protofl_plugins.shared.prototypes import of_all_classes
+from protofl_plugins.shared.prototypes import MEANS, of_all_classes
 from protofl_plugins.text_encoders.encoder import LoadedOnce, TextEncoder
 
 DEVIATION = 0.02
@@ -45,6 +45,8 @@ class FedTSP:
 
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
+
+        official = {"drop_last": True}
 
         encoder: str = pf.Field(
             "tiny-text",
@@ -79,25 +81,13 @@ class FedTSP:
 
     asynchronous = True
     terms = {"ce": "cross-entropy", "align": "λ·E ℓ(e^s·cos(f(x), T^·), y)"}
-    uploads = {
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_i^c of the client's classes: mean features",
-            by_class=True,
-        ),
-        "classes": "which classes the client has",
-    }
+    uploads = MEANS
     downloads = {
         "prototypes": pf.Key("[n, K]", "T of all classes", by_class=True),
         "classes": "all classes",
         "logit_scale": pf.Key("[]", "s"),
     }
     ablations = {"without prompts": "--set trains=nothing"}
-
-    @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
@@ -138,18 +128,14 @@ class FedTSP:
         return server.global_state.select("prototypes", "logit_scale")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """e^s·T^c/‖T^c‖, C×K, and the classes that have one."""
         T, known = client.received.table("prototypes", client.num_classes, client.feature_dim)
         return {"targets": client.received["logit_scale"].exp() * normalize(T), "known": known}
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """L_i."""
         ce = cross_entropy(output.logits, batch.y)

@@ -54,7 +54,7 @@ class FIARSE:
     """Clients train the largest numbers of one net (Wu et al., 2024)."""
 
     class Config(weights.ModelSharingConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: buffers."""
 
         sizes: Annotated[str, BeforeValidator(joined), AfterValidator(_checked)] = pf.Field(
             "1,0.25,0.0625,0.015625",
@@ -69,7 +69,6 @@ class FIARSE:
     tasks = pf.datasets.Task.OF_HEADS
     native_widths = True
     asynchronous = True
-    terms = {"ce": "cross-entropy"}
     uploads = {
         "model_update/*": pf.Key(
             "as the parameter",
@@ -88,8 +87,7 @@ class FIARSE:
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """Build W."""
-        buffers = weights.averages_buffers(server.config)
-        return pf.models.pack_weights(weights.built_model(server), "model", buffers=buffers)
+        return weights.initial_model(server)
 
     @pf.hookimpl
     def setup_client(self, client: pf.Client[Config]) -> None:
@@ -108,17 +106,6 @@ class FIARSE:
         sizes = sizes_of(client.config.sizes)
         size = sizes[client.id % len(sizes)]
         set_thresholds(client.module("model"), size, client.config.scope)
-
-    @pf.hookimpl
-    def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
-    ) -> pf.Terms:
-        """Cross-entropy of the masked net."""
-        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
@@ -145,7 +132,7 @@ class FIARSE:
     @pf.hookimpl
     def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
         """Evaluate W on the global test samples."""
-        return weights.shared_model(server, weights.built_model(server))
+        return weights.shared_model(server)
 
 
 def _mean_of_changes(changes: Tensor, p: Tensor) -> Tensor:

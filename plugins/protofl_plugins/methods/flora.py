@@ -33,24 +33,19 @@ class FLoRA:
     """Stacked adapters, merged into the frozen weights (Wang et al., 2024)."""
 
     class Config(adapters.AdapterConfig):
-        """Options."""
+        """Options; shared: ranks, layers, targets, scale, alpha, head."""
 
     tasks = pf.datasets.Task.ALL
     asynchronous = (
         "a client merges the stack of the last step into the weights that it holds, and "
         "a stale client lacks earlier ones"
     )
-    terms = {"ce": "cross-entropy"}
-    uploads = {
-        **adapters.KEYS,
-        "head/*": "the head, with head=average; gradients can be inverted from it",
-        "samples": "n_i, the number of training samples",
-    }
+    uploads = adapters.KEYS | adapters.UPLOADS
     downloads = {
         **adapters.KEYS,
         "adapter/*": pf.Key("[rows, columns]", "the sum of all merges, for who missed some"),
         "adapter_version": pf.Key("[] int", "the number of merges so far"),
-        "head/*": "the average of the heads, with head=average",
+        **adapters.DOWNLOADS,
     }
 
     @pf.hookimpl
@@ -105,17 +100,6 @@ class FLoRA:
             a = adapters.rows_of(adapter.rank, adapter.a.shape[1], drawn).to(adapter.a)
             adapters.install(adapter, Factors(torch.zeros_like(adapter.b), a))
         adapters.install_head(client)
-
-    @pf.hookimpl
-    def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
-    ) -> pf.Terms:
-        """Cross-entropy of W + s·M + s·B_i·A_i."""
-        return {"ce": client.task.loss(output.logits, batch.y)}
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

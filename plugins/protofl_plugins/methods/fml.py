@@ -28,7 +28,10 @@ class FML:
     """Clients learn mutually with a small shared model (Shen et al., 2020)."""
 
     class Config(auxiliary.MutualConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols.
+
+        Shared: auxiliary, auxiliary_dim, kl_mean, detach, clip.
+        """
 
         alpha: float = pf.Field(
             0.5,
@@ -66,7 +69,7 @@ class FML:
 
     @pf.hookimpl
     def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Clip gradients, and leave out the last, smaller batch, as published code does."""
+        """Clip gradients, as published code does."""
         return auxiliary.mutual_defaults(config)
 
     @pf.hookimpl

@@ -28,14 +28,14 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared import weights
 from protofl_plugins.shared.clusters import Clusters, clustered, contrast, with_absent_rows
-from protofl_plugins.shared.prototypes import Absent, class_prototypes, sent_rows
+from protofl_plugins.shared.prototypes import MEANS, Absent, class_prototypes, sent_rows
 
 
 class FPL:
     """Cluster and unbiased prototypes guide the clients of FedAvg (Huang et al., 2023)."""
 
     class Config(weights.ModelSharingConfig, pf.VariantConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: aggregate, buffers."""
 
         deviations = {
             "collect": pf.Deviation(
@@ -88,13 +88,10 @@ class FPL:
     uploads = {
         "model/*": "the whole model after local training; gradients can be inverted from it",
         "samples": "|D_m|, the number of training samples",
-        "prototypes": pf.Key(
-            "[n, K]", "c_m^k of the client's classes: mean features", by_class=True
-        ),
-        "classes": "which classes the client has",
+        **MEANS,
     }
     downloads = {
-        "model/*": "the average of the clients' models",
+        **weights.DOWNLOADS,
         "prototypes": pf.Key("[n, K]", "𝒫^k of the classes that anybody has sent", by_class=True),
     }
     download_rules = {"classes": "several"}
@@ -117,8 +114,7 @@ class FPL:
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """Build θ."""
-        buffers = weights.averages_buffers(server.config)
-        return pf.models.pack_weights(weights.built_model(server), "model", buffers=buffers)
+        return weights.initial_model(server)
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
@@ -131,7 +127,7 @@ class FPL:
         weights.install(client, "model")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Return 𝒫 [n, K], the class of each row, and 𝒰 [C, K] with the mask of known classes."""
         if "prototypes" not in client.received:
             return {}
@@ -141,11 +137,7 @@ class FPL:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Eq. 12."""
         config, z, y = client.config, output.features, batch.y
@@ -184,7 +176,7 @@ class FPL:
     @pf.hookimpl
     def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
         """Evaluate θ on the global test samples."""
-        return weights.shared_model(server, weights.built_model(server))
+        return weights.shared_model(server)
 
 
 def similarity(z: Tensor, P: Tensor, tau: float) -> Tensor:

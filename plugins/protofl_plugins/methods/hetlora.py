@@ -33,7 +33,7 @@ class HetLoRA:
     """Adapters of different ranks, averaged by their norms and pruned (Cho et al., 2024)."""
 
     class Config(adapters.AdapterConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: ranks, layers, targets, scale, alpha, head."""
 
         gamma: float = pf.Field(
             0.99, gt=0, le=1, description="γ, the share of the rank that pruning leaves; 1: none"
@@ -47,15 +47,8 @@ class HetLoRA:
         "a client may prune its rank in training, and its upload is then no update of its download"
     )
     terms = {"ce": "cross-entropy", "tail": "λ·‖B_i[:, ⌊γr_i⌋:]‖·‖A_i[⌊γr_i⌋:]‖, over layers"}
-    uploads = {
-        **adapters.KEYS,
-        "head/*": "the head, with head=average; gradients can be inverted from it",
-        "samples": "n_i, the number of training samples",
-    }
-    downloads = {
-        **adapters.KEYS,
-        "head/*": "the average of the heads, with head=average",
-    }
+    uploads = adapters.KEYS | adapters.UPLOADS
+    downloads = adapters.KEYS | adapters.DOWNLOADS
     ablations = {"without rank self-pruning": "--set gamma=1"}
 
     @pf.hookimpl
@@ -91,7 +84,7 @@ class HetLoRA:
         _cut(client, _rank(client))
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Give the loss the mask of the tail, and keep the tail's product of norms."""
         tail = torch.zeros(adapters.rank_of(client), device=client.device)
         tail[_kept(client) : _rank(client)] = 1
@@ -100,11 +93,7 @@ class HetLoRA:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Cross-entropy of W + s·B_i·A_i, and the penalty on the tail."""
         return {

@@ -13,8 +13,6 @@ with cross-entropy and infer by the head.
 
 from __future__ import annotations
 
-from typing import Any
-
 import protofl as pf
 from protofl_plugins.shared import weights
 
@@ -23,7 +21,9 @@ class LGFedAvg:
     """Clients share the head and keep their own feature extractors (Liang et al., 2020)."""
 
     class Config(weights.SharingConfig, pf.VariantConfig):
-        """Options."""
+        """Options; shared: aggregate."""
+
+        official = {"drop_last": True}
 
     tasks = pf.datasets.Task.OF_HEADS
     asynchronous = "versions"
@@ -34,11 +34,6 @@ class LGFedAvg:
     downloads = {
         "head/*": "h, one head for all; the average of the clients' heads from the second round on"
     }
-
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Published code leaves out the last, smaller batch."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:

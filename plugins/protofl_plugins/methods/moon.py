@@ -31,7 +31,7 @@ class MOON:
     """Clients contrast features of the shared and their last local model (Li et al., 2021)."""
 
     class Config(weights.ModelSharingConfig, pf.VariantConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: aggregate, buffers."""
 
         deviations = {
             "first": pf.Deviation(
@@ -63,11 +63,8 @@ class MOON:
         "ce": "ℓ_sup, cross-entropy",
         "contrast": "μ·ℓ_con, Eq. 3, from the client's second round on",
     }
-    uploads = {
-        "model/*": "the whole model after local training; gradients can be inverted from it",
-        "samples": "n_i, the number of training samples",
-    }
-    downloads = {"model/*": "w, the average of the clients' models"}
+    uploads = weights.UPLOADS
+    downloads = weights.DOWNLOADS
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:
@@ -77,8 +74,7 @@ class MOON:
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """Build w."""
-        buffers = weights.averages_buffers(server.config)
-        return pf.models.pack_weights(weights.built_model(server), "model", buffers=buffers)
+        return weights.initial_model(server)
 
     @pf.hookimpl
     def setup_client(self, client: pf.Client[Config]) -> None:
@@ -100,7 +96,7 @@ class MOON:
         weights.install(client, "model")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Load w and w_i^{t−1} into the frozen nets."""
         if "previous" not in client.state:
             return {}
@@ -111,11 +107,7 @@ class MOON:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Eq. 4."""
         config, z = client.config, output.features
@@ -145,7 +137,7 @@ class MOON:
     @pf.hookimpl
     def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
         """Evaluate w on the global test samples."""
-        return weights.shared_model(server, weights.built_model(server))
+        return weights.shared_model(server)
 
 
 def _net(client: pf.Learner[MOON.Config], name: str) -> pf.models.SplitModel:

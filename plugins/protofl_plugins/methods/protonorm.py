@@ -19,7 +19,7 @@ is not checked against its equation.
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from torch.nn.functional import cross_entropy, normalize
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared.prototypes import (
+    MEANS,
     Absent,
     guides,
     mean_prototypes,
@@ -45,6 +46,7 @@ class ProtoNorm:
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
 
+        official = {"drop_last": True}
         deviations = {
             "potential": pf.Deviation(
                 "prototype alignment",
@@ -85,14 +87,7 @@ class ProtoNorm:
         "ce": "cross-entropy",
         "align": "λ·E ‖f(x) − s·P^y‖²/K, of the samples whose class has a prototype",
     }
-    uploads = {
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_i^c of the client's classes: mean features",
-            by_class=True,
-        ),
-        "classes": "which classes the client has",
-    }
+    uploads = MEANS
     downloads = {
         "prototypes": pf.Key(
             "[n, K]", "P^c, unit vectors, of the classes that anybody has sent", by_class=True
@@ -104,17 +99,12 @@ class ProtoNorm:
     }
 
     @pf.hookimpl
-    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
-
-    @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """P."""
         return server.global_state.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """P as a table C×K; P_i^c of the model before training, where asked for."""
         if client.config.collect == "before":
             client.scratch["prototypes"] = client.class_prototypes().select("prototypes")
@@ -122,11 +112,7 @@ class ProtoNorm:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """Cross-entropy, and the distance to the scaled prototype of each sample's class."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}

@@ -32,7 +32,7 @@ class SCAFFOLD:
     """Control variates correct the drift of clients (Karimireddy et al., 2020)."""
 
     class Config(weights.BuffersConfig):
-        """Options, with the paper's symbols."""
+        """Options, with the paper's symbols; shared: buffers."""
 
         option: Literal["I", "II"] = pf.Field(
             "II",
@@ -94,7 +94,7 @@ class SCAFFOLD:
         weights.install(client, "model")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Constants:
+    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Keep x and c − c_i; with option I, take g_i(x)."""
         if client.config.option == "I":
             client.scratch["gradient"] = full_gradient(client)
@@ -103,11 +103,7 @@ class SCAFFOLD:
 
     @pf.hookimpl
     def local_loss(
-        self,
-        client: pf.Learner[Config],
-        batch: pf.Batch,
-        output: pf.Output,
-        constants: pf.Constants,
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
     ) -> pf.Terms:
         """The loss whose gradient is g_i(y_i) + c − c_i, Eq. 3."""
         moved = weights.flat(client.parameters()) - constants["x"]
@@ -163,7 +159,7 @@ class SCAFFOLD:
     @pf.hookimpl
     def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
         """Evaluate x on the global test samples."""
-        return weights.shared_model(server, weights.built_model(server))
+        return weights.shared_model(server)
 
 
 def _update(key: str) -> str:

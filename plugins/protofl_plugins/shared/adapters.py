@@ -35,6 +35,13 @@ KEYS = {
     "adapter/*/b": pf.Key("[rows, r]", "B of the same adapter", varies=-1),
 }
 """The factors of adapters as they travel; the rank r may differ between clients."""
+UPLOADS = {
+    "head/*": "the head, with head=average; gradients can be inverted from it",
+    "samples": "n_i, the number of training samples",
+}
+"""What clients send beside factors."""
+DOWNLOADS = {"head/*": "the average of the heads, with head=average"}
+"""What clients receive beside factors."""
 BOTH = "ab"
 """The factors A and B, for functions that can send one of them."""
 

@@ -34,6 +34,7 @@ class AuxiliaryConfig(pf.Config):
 class MutualConfig(AuxiliaryConfig, pf.VariantConfig):
     """Options of a method whose client and auxiliary model learn from each other."""
 
+    official = {"drop_last": True}
     deviations = {
         "kl_mean": pf.Deviation(
             "the KL terms", "batch", "elements", "the code divides the divergence by C as well"
@@ -63,9 +64,8 @@ class MutualConfig(AuxiliaryConfig, pf.VariantConfig):
 
 
 def mutual_defaults(config: MutualConfig) -> dict[str, Any]:
-    """Return the run's clipping, and that published code leaves out the last, smaller batch."""
-    dropped = {"drop_last": True} if config.variant == "official" else {}
-    return dropped | ({"clip": config.clip} if config.clip else {})
+    """Return the run's clipping."""
+    return {"clip": config.clip} if config.clip else {}
 
 
 def unknown_architecture(run: pf.RunInfo, config: AuxiliaryConfig) -> list[str]:

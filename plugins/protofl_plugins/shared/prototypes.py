@@ -18,6 +18,12 @@ from torch import Tensor
 import protofl as pf
 from protofl import functional as F
 
+MEANS = {
+    "prototypes": pf.Key("[n, K]", "P_i^c of the client's classes: mean features", by_class=True),
+    "classes": "which classes the client has",
+}
+"""Keys of a method whose clients send one prototype for each class."""
+
 # --- on a client ----------------------------------------------------------------------------------
 
 Average = Literal["weighted", "uniform", "eq3"]
@@ -39,7 +45,7 @@ def received_prototypes(client: pf.Client[Any], name: str = "prototypes") -> tup
     return client.received.table(name, client.num_classes, client.feature_dim)
 
 
-def guides(client: pf.Client[Any]) -> pf.Constants:
+def guides(client: pf.Client[Any]) -> pf.LossData:
     """Return what a loss needs of `received_prototypes`, ``P`` and ``known``; {} without any."""
     if "prototypes" not in client.received:
         return {}
@@ -180,4 +186,30 @@ class MeansConfig(pf.VariantConfig):
     )
     absent: Absent = pf.Field(
         None, description="P̄^c of a class that no client of the round has: the last, or none"
+    )
+
+
+class GuideConfig(pf.VariantConfig):
+    """Options of a loss that guides features to global prototypes (`guide`, Eq. 4 and 11)."""
+
+    deviations = {
+        "distance": pf.Deviation(
+            "Eq. 4, 11", "l2", "mse", "λ = 0.1 and λ = 10 belong to two different losses"
+        ),
+        "align": pf.Deviation(
+            "Eq. 4, 11", "class", "sample", "the equation aligns P_i^c, the code each sample"
+        ),
+    }
+    lambda_: float = pf.Field(
+        None,
+        alias="lambda",
+        ge=0,
+        description="λ of align; 0 regresses to local training. None: 0.1 for distance=l2, "
+        "10 for mse",
+    )
+    distance: Literal["l2", "mse"] = pf.Field(
+        None, description="φ: Euclidean distance, or squared distance / K"
+    )
+    align: Literal["class", "sample"] = pf.Field(
+        None, description="guide the batch's class means P_i^c, or every sample's feature"
     )

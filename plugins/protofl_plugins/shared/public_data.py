@@ -130,7 +130,7 @@ def public_logits(client: pf.Client) -> Tensor:
     return torch.cat(logits)
 
 
-def received_scores(client: pf.Client, name: str) -> pf.Constants:
+def received_scores(client: pf.Client, name: str) -> pf.LossData:
     """Return ``{"scores": …}``, [N, C], once the server has sent any; empty before.
 
     Args:

@@ -37,6 +37,14 @@ class ModelSharingConfig(BuffersConfig, SharingConfig):
     """Options of the aggregation of whole models."""
 
 
+UPLOADS = {
+    "model/*": "the whole model after local training; gradients can be inverted from it",
+    "samples": "n_i, the number of training samples",
+}
+DOWNLOADS = {"model/*": "the average of the clients' models"}
+"""Keys of a method whose clients share one model."""
+
+
 # --- before the run -------------------------------------------------------------------------------
 
 
@@ -89,6 +97,12 @@ def built_model(server: pf.Server[Any]) -> pf.models.SplitModel:
     return server.build(server.clients[0].architecture)
 
 
+def initial_model(server: pf.Server[Any]) -> pf.Payload:
+    """Return the initial weights of the model that clients share, as ``model/*``."""
+    buffers = averages_buffers(server.config)
+    return pf.models.pack_weights(built_model(server), "model", buffers=buffers)
+
+
 # --- a round --------------------------------------------------------------------------------------
 
 
@@ -125,11 +139,16 @@ def mean_weights(server: pf.Server[Any], uploads: pf.Uploads, module_name: str) 
     return pf.models.average_weights(list(uploads.values()), module_name, weights)
 
 
-def shared_model(server: pf.Server[Any], model: nn.Module) -> dict[str, nn.Module]:
-    """Return the model with the server's weights, as the only global model.
+def shared_model(server: pf.Server[Any], model: nn.Module | None = None) -> dict[str, nn.Module]:
+    """Return a model with the server's weights, as the only global model.
 
     None if its BatchNorm statistics stay on the clients, as it can't predict without them.
+
+    Args:
+        server: The server.
+        model: Gets the weights; None for the first client's architecture.
     """
+    model = built_model(server) if model is None else model
     if not averages_buffers(server.config) and any(True for _ in model.buffers()):
         return {}
     pf.models.load_weights(model, server.global_state, "model")

@@ -88,20 +88,20 @@ def test_a_file(cli, tmp_path):
 @pytest.mark.slow
 def test_a_method_of_another_package(cli, tmp_path, monkeypatch):
     """The example has no page: its docstring and declarations make the card."""
-    write_dist_info(EXAMPLES / "protofl-fedrep", tmp_path / "site")
-    monkeypatch.syspath_prepend(str(EXAMPLES / "protofl-fedrep"))
+    write_dist_info(EXAMPLES / "protofl-fedsam", tmp_path / "site")
+    monkeypatch.syspath_prepend(str(EXAMPLES / "protofl-fedsam"))
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    result = cli("card", "fedrep-example")
+    result = cli("card", "fedsam")
     assert result.exit_code == 0, result.output
     text = result.stdout
-    assert "protofl-fedrep 0.1.0 · `protofl_fedrep:FedRep`" in text
-    assert "Collins et al." in text and "    h_i    τ epochs" in text
-    assert "| `tau` | 5 | ≥ 1 |" in text and "| `ce` | cross-entropy |" in text
-    assert "`fedrep-example.md`, next to its module" in text
+    assert "protofl-fedsam 0.1.0 · `protofl_fedsam:FedSAM`" in text
+    assert "Qu et al." in text and "    g       ∇ℓ(w_i)" in text
+    assert "| `rho` | 0.05 | ≥ 0 |" in text and "| `ce` | cross-entropy at w̃_i |" in text
+    assert "`fedsam.md`, next to its module" in text
     sizes = rows_of(text, "Payload sizes")
-    assert sizes["up: `body/*`"][1] == "4 · parameters: 68·K + 160"
-    assert "gradients can be inverted" in sizes["up: `body/*`"][-1]
-    assert "No figure yet. `protofl reproduce benchmark/htfl --add fedrep-example`" in text
+    assert sizes["up: `model/*`"][1] == "4 · parameters: 4·C·K + 68·K + 4·C + 160"
+    assert "gradients can be inverted" in sizes["up: `model/*`"][-1]
+    assert "No figure yet. `protofl reproduce benchmark/htfl --add fedsam`" in text
     assert "no row of this method" in text
 
 

@@ -21,11 +21,11 @@ class Numbered:
     terms = {"ce": "cross-entropy"}
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> pf.Constants:
+    def before_training(self, client: pf.Client) -> pf.LossData:
         return {"scale": 1 + client.id}
 
     @pf.hookimpl
-    def local_loss(self, batch: pf.Batch, output: pf.Output, constants: pf.Constants) -> dict:
+    def local_loss(self, batch: pf.Batch, output: pf.Output, constants: pf.LossData) -> dict:
         return {"ce": constants["scale"] * cross_entropy(output.logits, batch.y)}
 
 
@@ -33,11 +33,11 @@ class Shaped(Numbered):
     """A loss whose `given` holds a table of another shape for each client."""
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> pf.Constants:
+    def before_training(self, client: pf.Client) -> pf.LossData:
         return {"table": {"rows": torch.ones(2 + client.id), "of": [client.id % 2]}}
 
     @pf.hookimpl
-    def local_loss(self, batch: pf.Batch, output: pf.Output, constants: pf.Constants) -> dict:
+    def local_loss(self, batch: pf.Batch, output: pf.Output, constants: pf.LossData) -> dict:
         return {"ce": constants["table"]["rows"].mean() * cross_entropy(output.logits, batch.y)}
 
 
@@ -54,12 +54,12 @@ class Counts(Numbered):
     """A loss whose `given` holds a tensor that after_batch changes, and the class counts."""
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> pf.Constants:
+    def before_training(self, client: pf.Client) -> pf.LossData:
         seen = client.scratch["seen"] = torch.ones(client.num_classes)
         return {"seen": seen, "counts": client.class_counts}
 
     @pf.hookimpl
-    def local_loss(self, batch: pf.Batch, output: pf.Output, constants: pf.Constants) -> dict:
+    def local_loss(self, batch: pf.Batch, output: pf.Output, constants: pf.LossData) -> dict:
         weights = constants["seen"] + constants["counts"]
         return {"ce": cross_entropy(output.logits, batch.y, weight=weights / weights.sum())}
 
@@ -148,7 +148,7 @@ class Tells(Numbered):
     calls = 0
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> pf.Constants:
+    def before_training(self, client: pf.Client) -> pf.LossData:
         return {}
 
     @pf.hookimpl

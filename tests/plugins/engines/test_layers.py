@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from protofl_plugins.engines import kernels, layers, products
 from protofl_plugins.engines.updates import Update
@@ -173,6 +174,29 @@ def test_training_equals_torch(monkeypatch, clip, momentum, decay):
     # The first and last convolution and the linear layer; the others are used twice or depthwise.
     # With clipping, the first convolution has too many rows.
     assert updated == (0 if momentum or decay else 2 if clip else 3)
+
+
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_a_loss_at_other_weights_is_computed_there(monkeypatch, factor):
+    """As sharpness-aware minimisation does: by `functional_call`, inside the loss."""
+    monkeypatch.setattr(layers, "LARGE_WEIGHT", 0)
+    net, x = Net(), last(torch.randn(7, 3, 8, 8, dtype=torch.float64))
+
+    def loss():
+        moved = {name: factor * p + 0.1 for name, p in net.named_parameters()}
+        return functional_call(net, moved, (x,)).square().sum()
+
+    parameters = [*net.parameters()]
+    expected = loss()
+    wanted = torch.autograd.grad(expected, parameters)
+    fast = layers.FastLayers(job_of(net))
+    with fast.taken():
+        net(x)
+        value = loss()
+        found = fast.gradients(value, parameters)
+    torch.testing.assert_close(value, expected)
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_an_input_that_changes_after_the_layer_is_an_error_as_in_pytorch():

@@ -16,9 +16,7 @@ from protofl.hooks.views.snapshots import pack_client
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import double_precision
-from protofl_plugins.methods.fedit import FedIT
-from protofl_plugins.methods.fedsa_lora import FedSALoRA
-from protofl_plugins.methods.ffa_lora import FFALoRA
+from protofl_plugins.methods.lora import FedIT, FedSALoRA, FFALoRA
 from protofl_plugins.models.low_rank import Factors, best_of_rank
 from protofl_plugins.shared.adapters import adapters_of, known
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from toy_federation import ONE_CLASS, Toy, batch_of, client
+from toy_federation import ONE_CLASS, Toy, batch_of, client, run_defaults
 
 import protofl as pf
 from protofl.testing import toy as toyfed
@@ -145,8 +145,8 @@ def test_variants():
     paper, official = FedDistill.Config(), FedDistill.Config(variant="official")
     assert [getattr(paper, n) for n in names] == [True, "softmax", "keep"]
     assert [getattr(official, n) for n in names] == [False, "logits", "forget"]
-    assert FedDistill().run_defaults(official) == {"drop_last": True}
-    assert FedDistill().run_defaults(paper) == {}
+    assert run_defaults(FedDistill, official) == {"drop_last": True}
+    assert run_defaults(FedDistill, paper) == {}
 
 
 def test_nobody_is_distilled_before_the_first_mean(data_dir):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from toy_federation import ONE_CLASS, Toy, batch_of, client
+from toy_federation import ONE_CLASS, Toy, batch_of, client, run_defaults
 
 import protofl as pf
 from protofl.hooks.views.snapshots import pack_server, unpack_server
@@ -208,7 +208,7 @@ def test_variants():
     assert chosen() == ("class", "keep", "running")
     assert chosen(variant="official") == ("client", "fresh", "batch")
     assert chosen(variant="official", shares="class") == ("class", "fresh", "batch")
-    assert FedGen().run_defaults(FedGen.Config(variant="official")) == {"drop_last": True}
+    assert run_defaults(FedGen, FedGen.Config(variant="official")) == {"drop_last": True}
 
 
 def test_draws_follow_the_counts(data_dir):

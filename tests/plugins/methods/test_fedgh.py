@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from toy_federation import ONE_CLASS, Toy
+from toy_federation import ONE_CLASS, Toy, run_defaults
 
 import protofl as pf
 from protofl_plugins.methods.fedgh import FedGH
@@ -98,7 +98,7 @@ def test_variants():
     assert FedGH.Config().epochs == 1
     official = FedGH.Config(variant="official")
     assert official.epochs == 100
-    assert FedGH().run_defaults(official) == {"drop_last": True}
+    assert run_defaults(FedGH, official) == {"drop_last": True}
     assert FedGH.Config(variant="official", epochs=3).epochs == 3
 
 

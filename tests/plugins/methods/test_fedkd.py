@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from toy_federation import ONE_CLASS, Toy, batch_of, client
+from toy_federation import ONE_CLASS, Toy, batch_of, client, run_defaults
 
 import protofl as pf
 from protofl_plugins.methods.fedkd import FedKD, compress, rebuild, threshold
@@ -132,7 +132,7 @@ def test_variants():
     names = ("svd", "kl_mean", "detach", "clip")
     assert [getattr(paper, n) for n in names] == ["update", "batch", True, 0.0]
     assert [getattr(official, n) for n in names] == ["weights", "elements", False, 10.0]
-    assert FedKD().run_defaults(official) == {"drop_last": True, "clip": 10.0}
+    assert run_defaults(FedKD, official) == {"drop_last": True, "clip": 10.0}
     assert FedKD.Config(variant="official", svd="update").svd == "update"
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from slow_equations import mean_cross_entropy, numbers
 from torch.func import functional_call
+from toy_federation import run_defaults
 
 import protofl as pf
 from protofl_plugins.methods.fedl2g import FedL2G, GuidedModel, guide_gradient, labelled
@@ -161,8 +162,8 @@ def test_batches_too_small_for_batch_norm_are_computed_in_evaluation_mode(toy):
 def test_the_official_variant_trains_as_the_published_code():
     official = FedL2G.Config(variant="official")
     expected = {"drop_last": True, "shuffle": False, "clip": 100.0}
-    assert FedL2G().run_defaults(official) == expected
-    assert FedL2G().run_defaults(FedL2G.Config()) == {}
+    assert run_defaults(FedL2G, official) == expected
+    assert run_defaults(FedL2G, FedL2G.Config()) == {}
 
 
 @pytest.mark.parametrize("guide", GUIDES)

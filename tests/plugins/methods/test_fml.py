@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from toy_federation import EXTRA, Toy, batch_of, client
+from toy_federation import EXTRA, Toy, batch_of, client, run_defaults
 
 import protofl as pf
 from protofl_plugins.methods.fml import FML
@@ -87,9 +87,9 @@ def test_variants_and_their_runs():
     paper, official = FML.Config(), FML.Config(variant="official")
     assert (paper.kl_mean, paper.detach, paper.clip) == ("batch", True, 0.0)
     assert (official.kl_mean, official.detach, official.clip) == ("elements", False, 10.0)
-    assert FML().run_defaults(paper) == {}
-    assert FML().run_defaults(official) == {"drop_last": True, "clip": 10.0}
-    assert FML().run_defaults(FML.Config(clip=3)) == {"clip": 3.0}
+    assert run_defaults(FML, paper) == {}
+    assert run_defaults(FML, official) == {"drop_last": True, "clip": 10.0}
+    assert run_defaults(FML, FML.Config(clip=3)) == {"clip": 3.0}
 
 
 def test_the_runs_own_clip_goes_before_the_methods(data_dir):

@@ -11,8 +11,7 @@ from width_toys import toy_width
 
 import protofl as pf
 from protofl.testing import toy as toyfed
-from protofl_plugins.methods.fedrolex import FedRolex
-from protofl_plugins.methods.heterofl import HeteroFL
+from protofl_plugins.methods.heterofl import FedRolex, HeteroFL
 from protofl_plugins.shared.submodels import SubmodelConfig, window
 
 METHODS = {"heterofl": HeteroFL, "fedrolex": FedRolex}

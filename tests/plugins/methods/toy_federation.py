@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import protofl as pf
+from protofl.hooks.plugin.members import Choice
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy as toyfed
 from protofl_plugins.models.cnn import CNN4
@@ -130,3 +131,8 @@ def batch_of(count, num_classes, feature_dim, seed=0):
     p = torch.randn(count, num_classes, generator=generator, dtype=torch.float64)
     output = pf.Output(z.requires_grad_(), p.requires_grad_())
     return pf.Batch(x, y, torch.arange(count)), output
+
+
+def run_defaults(method, config):
+    """Return the defaults of the run's options that a method sets."""
+    return Choice("method", method.__name__, method, config).run_defaults()

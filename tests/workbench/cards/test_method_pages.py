@@ -69,6 +69,12 @@ def test_a_method_without_a_page_has_its_docstring(mine):
     assert page.text == "Mine, by me, 2026.\n\n    L = `ce`\n\nNo more." and not page.written
 
 
+def test_a_class_of_a_module_of_several_methods_has_its_own_docstring(mine):
+    _, method = mine()
+    method.__doc__ = "A method.\n\n    You, 2027.\n    "
+    assert page_of("mine", method).text == "A method.\n\nYou, 2027."
+
+
 def test_a_checkout_has_its_pages_in_docs(mine, tmp_path):
     _, method = mine("src/package")
     pages = tmp_path / "docs/reference/methods"

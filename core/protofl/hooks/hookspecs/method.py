@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from protofl import backends
-    from protofl.hooks.views.batch import Batch, Constants, Output
+    from protofl.hooks.views.batch import Batch, LossData, Output
     from protofl.hooks.views.client import Client, Learner
     from protofl.hooks.views.run_info import Phase, RunInfo
     from protofl.hooks.views.server import Server
@@ -137,7 +137,7 @@ class MethodSpec:
         """
 
     @hookspec
-    def before_training(self, client: Client) -> Constants:
+    def before_training(self, client: Client) -> LossData:
         """Return what ``local_loss`` needs besides the batch and the model, for a whole phase.
 
         A mapping of names to tensors, numbers and strings, or to mappings, lists and tuples of
@@ -148,7 +148,7 @@ class MethodSpec:
 
     @hookspec(firstresult=True)
     def local_loss(
-        self, client: Learner, batch: Batch, output: Output, constants: Constants
+        self, client: Learner, batch: Batch, output: Output, constants: LossData
     ) -> Mapping[str, Tensor]:
         """Return named scalar terms, already weighted; the engine sums them.
 

@@ -29,7 +29,7 @@ from protofl.hooks.plugin.providers import Baseline, HookWrapper, MergedProvider
 from protofl.hooks.transport.encoding import Codec, coding_of
 from protofl.hooks.transport.return_values import expect_returned
 from protofl.hooks.transport.rules import Declarations
-from protofl.hooks.views.batch import Constants
+from protofl.hooks.views.batch import LossData
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.run_info import Phase, RunInfo
 from protofl.hooks.wire.keys import Keys
@@ -344,7 +344,7 @@ class Composition:
         """Return the terms that a phase trains."""
         return [term for term in self.terms if term.is_trained(phase)]
 
-    def loss(self, client: Client, constants: Mapping[str, Constants], phase: Phase) -> Loss:
+    def loss(self, client: Client, constants: Mapping[str, LossData], phase: Phase) -> Loss:
         """Return the local loss of one client.
 
         Args:

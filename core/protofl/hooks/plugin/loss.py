@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from protofl.errors import RunFailure
 from protofl.hooks.models.architecture import SplitModel
 from protofl.hooks.transport.return_values import description, expect_terms
-from protofl.hooks.views.batch import Batch, Constants, Output, PerStep
+from protofl.hooks.views.batch import Batch, LossData, Output, PerStep
 from protofl.hooks.views.client import Learner
 
 
@@ -37,7 +37,7 @@ class LossSource:
     learner: Learner
     labels: Mapping[str, str]
     declared: frozenset[str]
-    constants: Constants
+    constants: LossData
 
 
 class Loss:
@@ -61,7 +61,7 @@ class Loss:
         """The methods and labels that identify the composition of a loss."""
         return tuple((s.method, tuple(s.labels.values())) for s in self._sources)
 
-    def constants(self, step: int) -> dict[str, Constants]:
+    def constants(self, step: int) -> dict[str, LossData]:
         """Return each method's ``constants`` in a step, {method: tree of tensors}.
 
         It is the same object in all steps where none of them has tensors of its own.
@@ -84,7 +84,7 @@ class Loss:
         )
 
     def terms(
-        self, batch: Batch, output: Output, constants: Mapping[str, Constants]
+        self, batch: Batch, output: Output, constants: Mapping[str, LossData]
     ) -> dict[str, Tensor]:
         """Return the terms of one batch, with each method's ``constants``.
 
@@ -110,7 +110,7 @@ class Loss:
         return terms
 
 
-def checked_constants(constants: object, method: str, steps: int) -> Constants:
+def checked_constants(constants: object, method: str, steps: int) -> LossData:
     """Check the return value of a ``before_training``, and return it.
 
     Raises:
@@ -139,13 +139,13 @@ def checked_constants(constants: object, method: str, steps: int) -> Constants:
     return constants
 
 
-def on_device(constants: Constants, device: torch.device) -> Constants:
+def on_device(constants: LossData, device: torch.device) -> LossData:
     """Return the same tree with all of its tensors on a device.
 
     A CPU tensor without dimensions works in most operations on a GPU, but a recorded step keeps
     its value, and clients' tensors cannot be stacked.
     """
-    moved: Constants = tree_map_only(Tensor, lambda tensor: tensor.to(device), constants)
+    moved: LossData = tree_map_only(Tensor, lambda tensor: tensor.to(device), constants)
     return tree_map_only(PerStep, lambda rows: PerStep(rows.rows.to(device)), moved)  # type: ignore[no-any-return]
 
 

@@ -17,7 +17,7 @@ from protofl.hooks.transport.return_values import expect_returned
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.run_info import Phase, RunInfo
 from protofl.system.files.home import expand_user
-from protofl.system.options.plugin_options import Config, parse_config
+from protofl.system.options.plugin_options import Config, VariantConfig, parse_config
 from protofl.system.options.table import SEVERAL
 
 
@@ -84,6 +84,13 @@ class Choice:
             if isinstance(end, (Exception, Overtime)) or not ends_hook(end):
                 raise
             raise RunFailure(f"{self.kind}/{self.name}, {hook}: {error_text(end)}") from end
+
+    def run_defaults(self) -> dict[str, Any]:
+        """Return defaults of the run's options: its variant's, and those of its hook."""
+        defaults = dict[str, Any]()
+        if isinstance(self.config, VariantConfig) and self.config.variant == "official":
+            defaults |= self.config.official
+        return defaults | (self.call("run_defaults") or {})
 
     def dump(self) -> dict[str, Any]:
         """Return its options as JSON values, without the argument after its name."""

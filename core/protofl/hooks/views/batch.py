@@ -41,7 +41,7 @@ class Output:
     logits: Tensor
 
 
-Constants: TypeAlias = Mapping[str, Any]
+LossData: TypeAlias = Mapping[str, Any]
 """The return value of ``before_training``, an argument of ``local_loss``: tensors by name.
 
 Numbers, strings, None and `per_step` tensors are possible too, and mappings, lists and tuples.

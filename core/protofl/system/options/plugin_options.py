@@ -114,10 +114,12 @@ class VariantConfig(Config):
 
     Attributes:
         deviations: {option: the departure}.
+        official: {option of the run: its default with ``variant=official``}.
         variant: ``paper`` or ``official``.
     """
 
     deviations: ClassVar[dict[str, Deviation]] = {}
+    official: ClassVar[dict[str, Any]] = {}
     variant: Literal["paper", "official"] = Field(
         "paper", description="follow the paper's equations, or the published code's departures"
     )
