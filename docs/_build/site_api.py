@@ -113,7 +113,6 @@ TYPES = (
     "protofl.data.batches.Table",
     "protofl.data.file_kinds.FileKind",
     "protofl.data.image_files.DecodedImages",
-    "protofl.data.text_encoders.TextSource",
     "protofl.federation.pool_interface.ClientFiles",
     "protofl.federation.pool_interface.Flights",
     "protofl.federation.pool_interface.Presence",

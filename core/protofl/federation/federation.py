@@ -173,8 +173,8 @@ class Federation:
     def _round(self, number: int) -> tuple[Row, list[int]]:
         start, settings = time.perf_counter(), self.plan.settings
         last = number + 1 == settings.rounds
-        totals = Totals(malicious=self.server.malicious)
-        self._desk.begin(number, totals)
+        self._desk.begin(number)
+        totals = self._desk.totals = Totals(malicious=self.server.malicious)
         # 1. Who takes part. 2. What each downloads. 3. Local training and upload, wherever the
         # clients live. From here on the round's clients are those that answered.
         uploads = self._schedule.collect(number)

@@ -106,9 +106,9 @@ class Desk:
         assert self._who.clock is not None, "a schedule without rounds needs a device model"
         return self._who.clock
 
-    def begin(self, step: int, totals: Totals | None = None) -> None:
+    def begin(self, step: int) -> None:
         """Begin a step of the server, as the run does before `Schedule.collect`."""
-        self.step, self.totals, self._evaluated = step, totals or Totals(), {}
+        self.step, self.totals, self._evaluated = step, Totals(), {}
         self._side.begin(step)
         if self._away:  # they go on
             self._stages.begin("train", sorted(self._away), "before_upload")

@@ -201,7 +201,7 @@ def test_refusals_name_the_reason(tmp_path):
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-@pytest.mark.parametrize("name", ["epsilon", "delta", "noise", "clip", "count_share", "least"])
+@pytest.mark.parametrize("name", ["epsilon", "delta", "noise", "clip", "least"])
 @pytest.mark.parametrize("value", ["inf", "-inf", "nan", math.inf, math.nan])
 def test_a_budget_is_finite(name, value, tmp_path):
     settings = {"dp-prototypes.epsilon": 6.0, f"dp-prototypes.{name}": value}
