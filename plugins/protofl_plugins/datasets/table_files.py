@@ -6,8 +6,7 @@ test rows, or their share; ``dataset.drop`` leaves columns out. With ``dataset.t
 label is a column of numbers, with ``multilabel`` the labels are several columns of 0 and 1. All
 other columns are features:
 
-- A column of numbers is a feature. ``dataset.categories`` and ``dataset.few_values`` make
-  categories of numbers.
+- A column of numbers is a feature. ``dataset.categories`` makes categories of numbers.
 - A column of texts with at most ``dataset.most_categories`` different ones is one of categories:
   each is a feature of 0 and 1.
 - Dates, and texts that are all different, are refused.
@@ -81,12 +80,6 @@ class ColumnOptions(pf.datasets.TaskOptions):
     drop: _Names = pf.Field([], description="columns that are left out, separated by commas")
     categories: _Names = pf.Field(
         [], description="columns whose numbers are names of categories, separated by commas"
-    )
-    few_values: int = pf.Field(
-        0,
-        ge=0,
-        description="columns of whole numbers with at most so many different ones are categories. "
-        "0: numbers are never categories unless `categories` names them",
     )
     most_categories: int = pf.Field(
         100, ge=2, le=10_000, description="largest number of categories of a column"
@@ -339,10 +332,7 @@ class _Reader:
         c = self.config
         most = {labels[0]: _MOST_CLASSES, c.client: 1 << 62, c.test: 10}
         named = {*c.categories, *labels, c.client, c.test}
-        seen = {
-            n: _Column(n, most.get(n, c.most_categories), n in named or c.few_values > 0)
-            for n in names
-        }
+        seen = {n: _Column(n, most.get(n, c.most_categories), n in named) for n in names}
         for block in self.file.blocks(names):
             for name, values in block.items():
                 seen[name].add(values, self.file)
@@ -390,8 +380,7 @@ class _Reader:
         c, numbers = self.config, seen.rows - seen.gaps - seen.texts
         gaps = bool(seen.gaps) and c.impute == "median+flag"
         named = seen.name in c.categories
-        few = seen.whole and 0 < len(seen.different) <= c.few_values
-        if not seen.texts and not named and not few:
+        if not seen.texts and not named:
             self._note_identifiers(seen)
             return TableColumn(seen.name, gaps=gaps)
         text = seen.first[0]

@@ -451,8 +451,6 @@ def test_labels_and_categories_that_are_numbers(tmp_path):
     assert data.classes == ["2", "10"] and data.x.shape == (4, 2)
     named = decode_text(tmp_path, text, categories="b")
     assert form_of(named).columns[1].categories == ("9", "10")
-    few = decode_text(tmp_path, text, few_values=2)
-    assert [c.categories for c in form_of(few).columns] == [(), ("9", "10")]
     mixed = decode_text(tmp_path, GOOD.replace("2,y", "old,y"), categories=["a"])
     assert form_of(mixed).columns[0].categories == ("1", "3", "4", "old")
 
