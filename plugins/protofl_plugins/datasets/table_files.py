@@ -33,9 +33,16 @@ from pydantic import BeforeValidator
 
 import protofl as pf
 from protofl_plugins.datasets.client_columns import check_clients
-from protofl_plugins.datasets.table_form import TableColumn, TableForm
+from protofl_plugins.datasets.table_form import TableColumn, TableForm, first_text
 from protofl_plugins.datasets.table_reader import TableFile
-from protofl_plugins.datasets.table_values import as_objects, gaps_in, numbers_in, texts_in
+from protofl_plugins.datasets.table_values import (
+    as_objects,
+    gaps_in,
+    missing_column,
+    numbers_in,
+    places_in,
+    texts_in,
+)
 
 _LABELS = ("label", "class", "target", "y", "outcome", "diagnosis")
 """Names of the label's column that need not be given."""
@@ -52,16 +59,17 @@ _DATE = re.compile(
 
 _DECIMAL_COMMA = re.compile(r"[-+]?[\d.]*\d,\d+")
 
-_FLAGS = {"false": "0", "true": "1", "no": "0", "yes": "1"}
-"""Words of labels of a multi-label task."""
+_FLAGS = {"0": 0, "false": 0, "no": 0, "1": 1, "true": 1, "yes": 1}
+"""Labels of a multi-label task."""
+
+_PARTS = {**_FLAGS, "train": 0, "training": 0, "test": 1, "testing": 1}
+"""Values of a column that says which rows are test rows."""
 
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+\.\d+|[-+]?\d{1,3}(,\d{3}){2,}")
 """A number with commas between thousands, which cannot be a decimal comma."""
 
 _IDENTIFIER = re.compile(r"(.*[_ .-])?(id|uuid|identifier)", re.IGNORECASE)
 """Names of columns that number the rows."""
-
-_TRAIN, _TEST = ("0", "false", "train", "training", "no"), ("1", "true", "test", "testing", "yes")
 
 
 def split_names(names: Any) -> Any:  # noqa: ANN401 - the value of an option
@@ -306,7 +314,7 @@ class _Reader:
         return self._second_reading(form, classes, seen, labels, test, share)
 
     def _missing(self, option: str, name: str, names: list[str]) -> pf.UsageError:
-        error = self.file.missing(name, names)
+        error = missing_column(self.source, name, names)
         error.what += f", which dataset.{option} names"
         return error
 
@@ -510,14 +518,11 @@ class _Reader:
             rows = slice(done, done + len(block[label]))
             x[rows] = torch.from_numpy(form.encoded(block, self.source, read))
             if classes:
-                texts = texts_in(block[label])
-                y[rows] = np.fromiter((places[text] for text in texts), np.int64, len(texts))
+                y[rows] = places_in(block[label], places)
             else:
                 y[rows] = np.stack([self._numbers(block[n], n, read) for n in labels], 1)
             if c.client:
-                texts = texts_in(block[c.client])
-                numbers = (client_places.get(text, -1) for text in texts)
-                owners[rows] = np.fromiter(numbers, np.int32, len(texts))
+                owners[rows] = places_in(block[c.client], client_places)
             if test:
                 is_test[rows] = self._tests(block[test], test, read)
             done, read = rows.stop, read + count
@@ -559,18 +564,17 @@ class _Reader:
 
     def _numbers(self, values: np.ndarray, name: str, first: int) -> np.ndarray:
         """Return labels [n] as numbers; true and false of a multi-label task are 1 and 0."""
-        several, words = self.task.name == "multilabel", values
-        if several and values.dtype == object:
-            words = as_objects([_FLAGS.get(value.strip().lower(), value) for value in values])
-        numbers = numbers_in(words, self.decimal)
+        several = self.task.name == "multilabel"
+        numbers = numbers_in(values, self.decimal)
+        if numbers is None and several:
+            numbers = _in_any_case(values, _FLAGS)
         if numbers is None:
-            each = (numbers_in(words[n : n + 1], self.decimal) for n in range(len(words)))
-            row = next(n for n, number in enumerate(each) if number is None)
+            row = first_text(values, self.decimal)
         elif several and (odd := (numbers != 0) & (numbers != 1)).any():
             row = int(odd.argmax())
         else:
             return numbers
-        text = str(words[row]).strip()
+        text = str(values[row]).strip()
         if not several and self._has_comma(text):
             raise self._commas(_Column(name, 0, first=(text, first + row)))
         raise pf.UsageError(
@@ -615,13 +619,12 @@ class _Reader:
 
     def _tests(self, values: np.ndarray, name: str, first: int) -> np.ndarray:
         """Return which rows are test rows by a column, [n] bool."""
-        texts = texts_in(values)
-        known = {**dict.fromkeys(_TRAIN, 0), **dict.fromkeys(_TEST, 1)}
-        parts = np.fromiter((known.get(text.lower(), -1) for text in texts), np.int8, len(texts))
+        parts = _in_any_case(values, _PARTS)
         if (parts < 0).any():
             row = int(parts.argmin())
+            [text] = texts_in(values[row : row + 1])
             raise pf.UsageError(
-                f"{self.source}: column {name!r} has {texts[row]!r} in row {first + row + 1}",
+                f"{self.source}: column {name!r} has {text!r} in row {first + row + 1}",
                 "expected 0, false or train for training rows; 1, true or test for test rows",
                 "correct the column, or give a share: --set dataset.test=0.25",
             )
@@ -678,6 +681,11 @@ def _drawn(share: float, owners: np.ndarray) -> np.ndarray:
     result = np.zeros(len(owners), bool)
     result[order] = place < np.repeat(tests, sizes)
     return result
+
+
+def _in_any_case(values: np.ndarray, words: Mapping[str, int]) -> np.ndarray:
+    """Return the number [n] of each word, in small or large letters; -1 for other words."""
+    return places_in(as_objects([text.lower() for text in texts_in(values)]), words)
 
 
 def _complete(block: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray | None:

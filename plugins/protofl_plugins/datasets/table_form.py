@@ -26,6 +26,7 @@ from protofl_plugins.datasets.table_values import (
     gaps_in,
     missing_column,
     numbers_in,
+    places_in,
     texts_in,
 )
 
@@ -197,13 +198,13 @@ class TableForm:
         """Write 0 and 1 for each category of a column."""
         gaps = gaps_in(values)
         places = {name: place for place, name in enumerate(column.categories)}
-        texts = texts_in(values)
-        found = np.fromiter((places.get(text, -1) for text in texts), np.int64, len(texts))
+        found = places_in(values, places)
         found[gaps] = len(places) if column.gaps else -1
         if (bad := np.flatnonzero(found < 0)).size:
-            row, text = int(bad[0]), texts[bad[0]]
+            row = int(bad[0])
             if gaps[row]:
                 raise _no_value(column, source, first + row)
+            [text] = texts_in(values[row : row + 1])
             near = difflib.get_close_matches(text, column.categories, n=1)
             raise pf.UsageError(
                 f"{source}: column {column.name!r} has the unknown category {text!r} in row "

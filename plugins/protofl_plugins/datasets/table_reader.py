@@ -122,7 +122,7 @@ class TableFile:
         names = self.names()
         for column in columns:
             if column not in names:
-                raise self.missing(column, names)
+                raise missing_column(str(self.path), column, names)
         if self.is_parquet:
             yield from self._parquet_blocks(columns)
             return
@@ -132,10 +132,6 @@ class TableFile:
             values = [*zip(*rows, strict=True)]
             yield {name: as_objects(values[place]) for name, place in places}
             done += len(rows)
-
-    def missing(self, column: str, names: Sequence[str]) -> pf.UsageError:
-        """Return the error about a missing column of a table with the columns ``names``."""
-        return missing_column(str(self.path), column, names)
 
     def dates(self, column: str, shown: str) -> pf.UsageError:
         """Return the error about a column of dates, such as the one shown."""
@@ -276,19 +272,17 @@ class TableFile:
 def _of_arrow(values: Any) -> np.ndarray:  # noqa: ANN401 - pyarrow has no types
     """Return a column of a batch as numbers or texts."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    kind = values.type
-    if pa.types.is_dictionary(kind):
+    if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-        kind = values.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        texts: np.ndarray = values.fill_null("").to_numpy(zero_copy_only=False).astype(object)
+    if pa.types.is_boolean(values.type):  # categories, as in a CSV file
+        values = pc.if_else(values, "True", "False")
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        texts: np.ndarray = values.fill_null("").to_numpy(zero_copy_only=False)
         return texts
-    if pa.types.is_boolean(kind):  # categories, as in a CSV file
-        words = {True: "True", False: "False", None: ""}
-        return as_objects([words[value] for value in values.to_pylist()])
-    result: np.ndarray = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    return result.astype(np.float64)
+    numbers: np.ndarray = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _is_number(text: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,12 @@ def texts_in(values: np.ndarray) -> list[str]:
         plain = {text: _plain(text.strip()) for text in {*texts}}  # most repeat
         return [plain[text] for text in texts]
     return [f"{value:.0f}" if value.is_integer() else repr(value) for value in values.tolist()]
+
+
+def places_in(values: np.ndarray, names: Mapping[str, int]) -> np.ndarray:
+    """Return the place [n] that ``names`` has for each value as a text, -1 for others."""
+    texts = texts_in(values)
+    return np.fromiter((names.get(text, -1) for text in texts), np.int64, len(texts))
 
 
 def _plain(text: str) -> str:
