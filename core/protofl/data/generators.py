@@ -133,7 +133,7 @@ class ImageSource:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The values of −1 and 1: stored bytes are normalised to −1…1, floats are not."""
+        """The stored values that models see as −1 and 1: bytes are normalised, floats are not."""
         if self._bounds is None:
             x = self._data.x
             self._bounds = (-1.0, 1.0)

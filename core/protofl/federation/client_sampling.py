@@ -216,7 +216,7 @@ class ClientSampler:
             draw: How often the round has asked before; each draw has a random stream of its own.
 
         Raises:
-            RunFailure: The plugin chose clients that there are not, or one twice.
+            RunFailure: The plugin chose an unknown client, or a client twice.
         """
         clients = self._everyone if there is None else _fixed(there)
         place = f"select of client-sampler/{self._choice.name}, round {round}"

@@ -49,7 +49,7 @@ class JobQueue:
         """Yield each job with its reply when it is done; None when a host has nothing more to do.
 
         Raises:
-            HostFailure: A job ended three hosts, or a client could not be restored.
+            HostFailure: A job crashed three hosts, or a client could not be restored.
             Late: A job did not end.
         """
         working = self._hosts.working
@@ -206,7 +206,7 @@ class Dispatcher:
         """Give clients' jobs to hosts as they become free; a client's jobs go to its own host.
 
         Raises:
-            HostFailure: A job ended three hosts, or a client could not be restored.
+            HostFailure: A job crashed three hosts, or a client could not be restored.
             Late: A job did not end.
         """
         mine = [job for job in jobs if isinstance(job, ClientJob)]

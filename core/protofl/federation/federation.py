@@ -49,7 +49,7 @@ class Federation:
         progress: Told of every stage and every client that is done.
         profile: Takes where the time goes; None for a run that is not profiled.
         parked: A folder in which hosts may keep clients on disk; None for one of their own.
-        participation: Who takes part in rounds; what the plan says where not given.
+        participation: The participants of each round; by default those of the plan.
 
     Attributes:
         trial: The trial.

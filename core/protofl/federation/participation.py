@@ -78,7 +78,7 @@ class Participation:
             pool: Tells which clients can be reached; None if all can. A replay does not ask.
 
         Raises:
-            RunFailure: There is nobody to ask, or the plugin's answer is none.
+            RunFailure: No client is available, or the plugin's answer is invalid.
         """
         if self._plan.dry:
             return [*range(self._plan.info.num_clients)]

@@ -129,8 +129,8 @@ class ServerSide:
         """Yield the encoded downloads of a stage; equal tensors are encoded once.
 
         Args:
-            clients: The clients; those of one architecture come behind each other, as they often
-                get the same.
+            clients: The clients; those of one architecture are adjacent, because they often
+                receive the same payload.
             totals: Takes seconds and, where these downloads count, floats and bytes.
             counted: Whether they count as traffic; those for an evaluation don't.
         """

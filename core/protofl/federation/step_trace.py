@@ -45,7 +45,7 @@ class StepTrace:
     tensors that are the same in every call.
 
     Args:
-        step: The step. It has run once before, so that what it creates once is there.
+        step: The step. It must have run once, so that lazily created tensors exist.
         memory: Tensors in fixed memory, whose values may differ between calls.
         results: Returns tensors that the step computes and that its caller reads after each call.
     """

@@ -7,7 +7,7 @@ payloads have been sent and factors that depend on the round have changed. The r
 round by round; the seconds are those of the later rounds, and what the earlier ones took longer is
 the engine's preparation.
 
-**Rounding.** Training blows up rounding. In a fresh ResNet with BatchNorm and batches of ten, a
+**Rounding.** Training amplifies rounding. In a fresh ResNet with BatchNorm and batches of ten, a
 change of the weights in the seventh digit changes the loss by 1 to 15 % within five steps at a rate
 of 0.01, whatever the engine. So learning rates are small here (`RATE`), and how much rounding
 changes a client's losses and updates is measured: ``eager`` trains a second time, with weights that

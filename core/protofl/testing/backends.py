@@ -94,7 +94,7 @@ class BackendContract(Contract):
                 expect(not wrong, f"{place}: {', '.join(wrong)} differs")
 
     def test_every_job_is_answered_once(self) -> None:
-        """Each job comes back once with its reply; no jobs at all are no trouble."""
+        """Each job returns once with its reply, and an empty list of jobs is accepted."""
         plan = self.plan()
         with closing(self.opened(plan, 2)) as pool:
             pool.broadcast(StartTrial(0))

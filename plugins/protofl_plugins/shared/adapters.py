@@ -348,7 +348,7 @@ def rows_of(rank: int, columns: int, drawn: torch.Generator) -> Tensor:
 
 
 def fresh(server: pf.Server[Any], name: str) -> Tensor:
-    """Return new rows of A of a weight, of the largest rank."""
+    """Return newly drawn rows of A of one layer, at the largest rank."""
     largest = max(ranks_of(server.config.ranks))
     drawn = server.generator(f"A of {name}")
     return rows_of(largest, server.state["columns"][name], drawn).to(server.device)

@@ -17,7 +17,7 @@ from protofl.functional.precision import in_float64
 from protofl.hooks.transport.rules import Fault
 
 LEAST = 3
-"""Clients that are compared, at least: of two that differ nobody knows which one is right."""
+"""Smallest number of clients to compare: with two, an outlier cannot be told from the other."""
 
 WEIGHTS = 10.0
 """Largest ratio of the norm of a client's weights to the median over clients."""

@@ -112,7 +112,7 @@ def page_of(reproduction: Reproduction, records: Sequence[Record], folder: str) 
         f"`{folder}/`, so that it changes with them.",
         "## What the results say",
         _list(said),
-        "## What nobody should conclude",
+        "## Limits of these results",
         _list(_LIMITS),
     ]
     parts += _ranks_part(reproduction, finished, folder)

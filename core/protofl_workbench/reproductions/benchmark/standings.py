@@ -418,9 +418,9 @@ class Ranks:
 
 
 def compared(settings: Sequence[BenchmarkSetting]) -> list[BenchmarkSetting]:
-    """Return the settings with at least two, and half of the ranked methods of the fullest one.
+    """Return settings with at least two ranked methods, and half as many as the largest setting.
 
-    The runs of others have just begun: ranks among the few methods that they share say little.
+    The runs of other settings have just begun: ranks among few methods say little.
     """
     most = max((len(setting.ranked) for setting in settings), default=0)
     least = max(2, most / 2)

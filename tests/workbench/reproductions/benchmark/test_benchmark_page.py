@@ -128,7 +128,7 @@ def test_settings_with_few_methods_are_not_compared():
 @pytest.mark.parametrize("kept", [0, 1, 2])
 def test_the_page_is_true_without_most_records(small, records, kept):
     text = page_of(small, records[:kept], "benchmark")
-    assert "## What nobody should conclude" in text
+    assert "## Limits of these results" in text
     assert "ranks.png" not in text
     if not kept:
         assert "Nothing yet" in text and "groups.png" not in text
