@@ -143,6 +143,6 @@ def test_every_reader_of_npz_files_checks_them():
         file.relative_to(root).as_posix()
         for part in ("core", "cli", "plugins")
         for file in (root / part).rglob("*.py")
-        if "np.load(" in file.read_text("utf-8")
+        if "tests" not in file.parts and "np.load(" in file.read_text("utf-8")
     ]
     assert found == ["core/protofl/data/array_files.py"]
