@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from typing_extensions import Unpack
 
-    from protofl.runs.recorded_run import Run
+    from protofl_workbench.recorded.recorded_run import Run
 
 FRAMES, POINTS = 12, 1500
 """Largest number of frames, and of points in all frames together."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from typing_extensions import Unpack
 
-    from protofl.records.observed import Observed
+    from protofl_workbench.recorded.observed import Observed
 
 Pictures = Mapping[int, npt.NDArray[np.uint8]]
 """{class: image [channels, height, width]}."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from protofl.errors import UsageError
-from protofl.runs.recorded_run import load_run
 from protofl.system.files.home import expand_user
 from protofl_workbench import plots
 from protofl_workbench.plots.bar_charts import bar_chart
@@ -19,6 +18,7 @@ from protofl_workbench.plots.curves import Curve, curve_chart
 from protofl_workbench.plots.figure_files import save
 from protofl_workbench.plots.image_grids import own_images, rounds_with_images
 from protofl_workbench.plots.style import ROW, Style, wrapped
+from protofl_workbench.recorded.recorded_run import load_run
 from protofl_workbench.reproductions.reproduction import Figure as Read
 from protofl_workbench.reproductions.reproduction import OfImages
 from protofl_workbench.reproductions.reproduction_figures import figure_title, unit_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import protofl as pf
-from protofl.runs.scorer import export, scorer_with
 from protofl_flower.deployment.node_process import settings_of
 from protofl_flower.node.client_files import last_evaluation
 from protofl_flower.node.host import read_settings
 from protofl_flower.node.local_data import LocalData
+from protofl_workbench.recorded.scorer import export, scorer_with
 
 
 def export_client(folder: Path, run: str, client: int, out: Path) -> list[tuple[str, str]]:

@@ -11,10 +11,10 @@ import torch
 from runtime_toys import install, train
 
 import protofl as pf
-from protofl.records.observed import Observed, Prototypes
 from protofl.system.files.series import Series
 from protofl_workbench.plots import feature_space as figures
 from protofl_workbench.plots.matrices import SIMILARITIES as MEASURES
+from protofl_workbench.recorded.observed import Observed, Prototypes
 
 ROUNDS = 3
 
@@ -232,7 +232,7 @@ def test_features_in_the_plane(run):
 
 
 def test_images_by_round_and_class(run, monkeypatch):
-    from protofl.records.observed import Images, Observed
+    from protofl_workbench.recorded.observed import Images, Observed
 
     def images(self, round=-1, trial=0):
         pictures = np.full((2, 1, 3, 3), 40 * (round + 1), np.uint8)

@@ -19,8 +19,8 @@ from typing import Any
 import protofl
 from protofl.errors import UsageError
 from protofl.records.result import chosen_row
-from protofl.runs.recorded_run import Run
 from protofl.system.files.atomic import write_file
+from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reproductions.benchmark.candidates import Candidate, Weight
 from protofl_workbench.reproductions.cells import Cell
 from protofl_workbench.reproductions.reproduction import Reproduction, Tuning
