@@ -167,3 +167,32 @@ def few(tmp_path_factory):
     noise[np.arange(len(y)), y % 8, y // 8] += 155
     np.savez(path, x_train=noise.astype(np.uint8), y_train=y)
     return f"npz:{path}"
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    """Install the toy data set and models of `runtime_toys` for a test."""
+    from runtime_toys import install
+
+    install(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """Train fedproto for two trials of three rounds, evaluated every second round.
+
+    Tests that change the run copy it.
+    """
+    from runtime_toys import install, train
+
+    with pytest.MonkeyPatch.context() as patch:
+        install(patch)
+        return train(
+            "fedproto",
+            tmp_path_factory.mktemp("made") / "run",
+            rounds=3,
+            trials=2,
+            eval_every=2,
+            metrics="macro-f1",
+            progress=False,
+        )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from protofl.runs.recorded_run import Run
+    from protofl_workbench.recorded.recorded_run import Run
 
 KINDS = {
     "margins": "margin of each class on clients and on the server (--observe prototypes)",

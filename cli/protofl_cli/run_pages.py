@@ -14,8 +14,8 @@ from protofl_cli.tables import clock, shown_path
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from protofl.runs.recorded_run import Run
     from protofl_workbench.comparing.run_difference import RunDifference
+    from protofl_workbench.recorded.recorded_run import Run
 
 
 def run_values(run: Run) -> dict[str, Any]:

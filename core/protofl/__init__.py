@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from protofl.records.result import Result
     from protofl.records.weights import read_weights
     from protofl.runs.python_api import Session, run
-    from protofl.runs.recorded_run import Run, load_run
     from protofl.system.consent import trust_code
     from protofl.system.files.home import expand_user, missing_path
     from protofl.system.options.plugin_options import Config, Deviation, Field, VariantConfig
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from protofl_workbench.publishing.board import board
     from protofl_workbench.publishing.publication import publish
     from protofl_workbench.publishing.verification import verify
+    from protofl_workbench.recorded.recorded_run import Run, load_run
     from protofl_workbench.replaying.replay import replay
     from protofl_workbench.reporting.page import report
     from protofl_workbench.reproductions.reproduction_interface import reproduce, reproduction
@@ -84,7 +84,7 @@ _NAMES = {
     "protofl.system.randomness": "random_stream numpy_stream",
     # runs
     "protofl.runs.python_api": "run Session",
-    "protofl.runs.recorded_run": "load_run Run",
+    "protofl_workbench.recorded.recorded_run": "load_run Run",
     "protofl.records.result": "Result",
     "protofl.records.weights": "read_weights",
     "protofl.system.consent": "trust_code",

@@ -21,7 +21,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 import protofl as pf
-from protofl.records.predicted import PREDICTIONS
+from protofl.records.layout import PREDICTIONS
 from protofl.records.result import chosen_row
 from protofl_cli.markdown_tables import table
 from protofl_workbench.comparing.comparison import sheets

@@ -1,16 +1,25 @@
-"""Tests of what a run loads: its own parts, and no library or module for what it does not do."""
+"""Tests of what a run loads: its own parts, and no library or module for what it does not do.
+
+One test prints how many of our modules and lines of code `protofl.run` loads. It sets no limit.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parents[2]
 
 RUN = """
 import sys
 
 BLOCKED = {"matplotlib", "jinja2", "sklearn", "pandas", "scipy", "torchvision", "typer"}
+BLOCKED -= {*ALLOWED}
 
 class Block:
     def find_spec(self, name, path=None, target=None):
@@ -23,8 +32,9 @@ import protofl as pf
 
 rng = np.random.default_rng(0)
 x, y = rng.random((80, 3, 16, 16), dtype=np.float32), np.arange(80) % 4
-options = {"clients": 2, "rounds": 1, "partition": "iid", "backend": "local", "progress": False}
-result = pf.run("fedproto", models="cnn4", dataset=(x, y), out="run", **options, **MORE)
+options = {"models": "cnn4", "dataset": (x, y), "out": "run", "clients": 2, "rounds": 1}
+options |= {"partition": "iid", "backend": "local", "progress": False, **MORE}
+result = pf.run("fedproto", **options)
 assert len(result.record) == 1
 print("loaded:", *sys.modules)
 """
@@ -36,10 +46,7 @@ DOORS = {
     "protofl.runs.tracking": "track",
     "protofl.system.profile.run_profile": "profile",
     "protofl.system.profile.host_profile": "profile",
-    "protofl.runs.scorer": "predict and evaluate",
-    "protofl.runs.exported": "export",
-    "protofl.runs.new_data": "evaluate",
-    "protofl.records.observed": "observe",
+    "protofl.federation.observer": "observe",
     "protofl.records.monitor": "watch",
     "protofl_plugins.backends.process": "backend=process",
     "protofl_plugins.engines.cuda_graphs": "engine=cuda-graphs",
@@ -47,9 +54,15 @@ DOORS = {
 """{module: the option or function that imports it}."""
 
 
-def loaded(folder, **more):
-    """Return the modules that a process has loaded after a small run, with further options."""
-    program = RUN.replace("MORE", repr(more))
+def loaded(folder, allowed=(), **more):
+    """Return the modules that a process has loaded after a small run.
+
+    Args:
+        folder: The folder of the process.
+        allowed: Names of blocked libraries that the run may import.
+        **more: Further options of the run.
+    """
+    program = RUN.replace("MORE", repr(more)).replace("ALLOWED", repr(allowed))
     words = [sys.executable, "-W", "ignore", "-c", program]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -102,10 +115,29 @@ def test_an_option_opens_its_door(tmp_path):
     """The names of `DOORS` exist, so that a renamed module is noticed."""
     modules = loaded(tmp_path, profile=True, observe="features")
     assert "protofl.system.profile.host_profile" in modules
-    assert "protofl.records.observed" in modules
+    assert "protofl.federation.observer" in modules
 
 
 def test_the_doors_exist():
     from importlib.util import find_spec
 
     assert all(find_spec(name) for name in DOORS)
+
+
+def test_the_size_of_a_run_is_printed(tmp_path, capsys):
+    options = {"models": "mlp", "dataset": "wine", "data_dir": str(tmp_path / "data")}
+    modules = loaded(tmp_path, ("sklearn", "scipy", "pandas"), **options)
+    spec = importlib.util.spec_from_file_location("code_lines", ROOT / ".ci/code_lines.py")
+    counter = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(counter)
+    files, lines = Counter(), Counter()
+    for name in modules:
+        package = name.partition(".")[0]
+        if package.startswith("protofl"):
+            path = Path(importlib.util.find_spec(name).origin)
+            files[package] += 1
+            lines[package] += counter.code_lines(path.read_text(encoding="utf-8"))
+    assert {*files} == {"protofl", "protofl_plugins"}
+    shown = ", ".join(f"{p} {files[p]} modules, {lines[p]:,} lines of code" for p in sorted(files))
+    with capsys.disabled():
+        print(f"\npf.run of FedProto on wine loads {shown}")

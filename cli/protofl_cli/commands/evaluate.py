@@ -44,7 +44,7 @@ def evaluate(
     check_format(format_, as_json=as_json)
     with render.waiting("evaluating"):
         from protofl.data.task_names import GUESSES
-        from protofl.runs.recorded_run import load_run
+        from protofl_workbench.recorded.recorded_run import load_run
 
         recorded = load_run(run)
         evaluation = recorded.evaluate(data, client or None, which, trial, kept_round(which))

@@ -35,7 +35,7 @@ def export(
     """
     target = checked("FILE", out, force=force)
     with render.waiting("exporting"):
-        from protofl.runs.recorded_run import load_run
+        from protofl_workbench.recorded.recorded_run import load_run
 
         recorded = load_run(run)
         recorded.export(client, target, which, trial, kept_round(which))

@@ -15,8 +15,8 @@ from protofl_cli.overwriting import Force, checked
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from protofl.runs.recorded_run import Run
     from protofl_workbench.comparing.run_groups import Group
+    from protofl_workbench.recorded.recorded_run import Run
 
 KINDS = {
     "curve": "figure over rounds, MB, seconds or FLOPs, with bands over trials",

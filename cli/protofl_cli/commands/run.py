@@ -17,8 +17,8 @@ from protofl_cli.options import TRUST_HELP, Debug, option, trust
 if TYPE_CHECKING:
     from protofl.errors import UsageError
     from protofl.federation.events import Progress
+    from protofl.records.reading import Reading
     from protofl.records.run_folder import RunFolder
-    from protofl.runs.recorded_run import Run
     from protofl.system.options.settings import Settings
     from protofl_cli.screen import Screen
 
@@ -195,19 +195,21 @@ def _execute(
             if plan:
                 show_run_plan(request, as_json=as_json)
                 return
-            run: Run | None = None
+            reused: Reading | None = None
             if reuse is not None:
                 from protofl.runs.reuse import run_or_reuse
 
-                run = run_or_reuse(request, reuse, follow)
-                result = run.result
+                reused = run_or_reuse(request, reuse, follow)
+                result = reused.result
             else:
                 result = start(request, follow)
         if as_json:
-            from protofl.runs.recorded_run import load_run
+            from protofl.records.reading import Reading
             from protofl_cli.run_pages import run_values
+            from protofl_workbench.recorded.recorded_run import run_of
 
-            print_json({**run_values(run or load_run(result.folder)), "profile": result.profile})
+            recorded = run_of(reused or Reading.of(result.folder))
+            print_json({**run_values(recorded), "profile": result.profile})
     except RunFailure as problem:
         if screen.folder is not None:
             again = isinstance(problem, Diverged) and not screen.folder.commit

@@ -17,7 +17,7 @@ from protofl_cli.options import Debug, option
 
 if TYPE_CHECKING:
     from protofl.records.run_index import IndexEntry
-    from protofl.runs.recorded_run import Run
+    from protofl_workbench.recorded.recorded_run import Run
 
 Folder = Annotated[Path, option("--runs", "DIR", "Folder of runs; subfolders are searched too.")]
 Runs = Annotated[
@@ -158,7 +158,7 @@ def show_runs(
 ) -> None:
     """Show the options, state, results and cost of runs, and how to repeat them."""
     from protofl.records.run_index import find_runs
-    from protofl.runs.recorded_run import load_run
+    from protofl_workbench.recorded.recorded_run import load_run
 
     selected = [load_run(path) for name in names for path in find_runs(name, runs)]
     if as_json:
@@ -200,9 +200,9 @@ def diff_runs(
     """
     from protofl.errors import UsageError
     from protofl.records.run_index import find_runs
-    from protofl.runs.recorded_run import load_run
     from protofl_cli.run_pages import show_difference
     from protofl_workbench.comparing.run_difference import run_difference
+    from protofl_workbench.recorded.recorded_run import load_run
 
     both = []
     for word in (a, b):

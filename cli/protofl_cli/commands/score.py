@@ -16,7 +16,7 @@ from protofl_cli.options import Debug, option
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from protofl.runs.exported import Exported
+    from protofl_workbench.recorded.exported import Exported
 
 
 @prints_json("protofl_cli.json_models.runs:Scores")
@@ -52,7 +52,7 @@ def score(
     """
     check_format(format_, as_json=as_json)
     with render.waiting("scoring"):
-        from protofl.runs.exported import read_exported
+        from protofl_workbench.recorded.exported import read_exported
 
         client = read_exported(bundle, trust_pickle=trust_pickle)
         samples = [(str(file), client.samples_in(file)) for file in files]

@@ -13,7 +13,7 @@ from protofl.errors import RunFailure, UsageError
 from protofl.federation.evaluation import FEATURES, LABELS, NoObserver
 from protofl.federation.plan import Plan
 from protofl.hooks.wire.payload import Payload
-from protofl.records.observed import OBSERVED, UPLOADS
+from protofl.records.layout import OBSERVED, UPLOADS
 from protofl.system.files.series import Round, Series
 from protofl.system.formatting import size_text
 

@@ -12,7 +12,7 @@ from protofl.errors import UsageError
 from protofl.federation.evaluation import PREDICTED, TRUE
 from protofl.federation.plan import Plan
 from protofl.hooks.wire.payload import Payload
-from protofl.records.predicted import PREDICTIONS
+from protofl.records.layout import PREDICTIONS
 from protofl.records.result import chosen_row
 from protofl.records.row import Row
 from protofl.system.files.series import Round, Series

@@ -19,6 +19,8 @@ TRACKING = "tracking.json"
 FAILURE = "failure.json"
 SESSION = "session.json"
 PREPARATION = "preparation.json"
+OBSERVED, UPLOADS, PREDICTIONS = "observed", "uploads", "predictions"
+"""Folders of a run: observations, accepted uploads, and predictions of test samples."""
 
 DIGESTS = "SHA256SUMS"
 """The digests of a published folder, into which only ``protofl publish`` writes."""

@@ -25,7 +25,13 @@ from protofl.records.layout import (
     no_run,
 )
 from protofl.records.record_files import read_rows, table_of, table_or_none
-from protofl.records.result import is_best, is_exhausted, summarise
+from protofl.records.result import (
+    Result,
+    is_best,
+    is_exhausted,
+    recorded_accuracies,
+    summarise,
+)
 from protofl.records.row import Row, round_after
 from protofl.records.weights import Weights, read_weights
 from protofl.system.files.checksums import Check, Damaged, read_json
@@ -106,6 +112,32 @@ class Reading:
         rows = [row for row in rows if row.trial in trials and row.round < self.only_rounds]
         return [row.changed(trial=row.trial - trials.start) for row in rows]
 
+    @property
+    def trials(self) -> list[int]:
+        """The trials that have at least one round."""
+        return sorted({row.trial for row in self.rows})
+
+    @property
+    def rounds_done(self) -> int:
+        """The number of finished rounds of all trials together."""
+        return len(self.rows)
+
+    def rows_of(self, trial: int = 0, *, evaluated: bool = False) -> list[Row]:
+        """Return the lines of a trial sorted by round.
+
+        Args:
+            trial: The trial.
+            evaluated: Skip rounds without an evaluation (``--eval-every``).
+        """
+        rows = [row for row in self.rows if row.trial == trial]
+        rows = [row for row in rows if not evaluated or row.test_accuracy is not None]
+        return sorted(rows, key=lambda row: row.round)
+
+    @property
+    def identity(self) -> str:
+        """The hash of everything that results depend on; empty in very old runs."""
+        return str(self.config.get("identity", ""))
+
     @cached_property
     def partition(self) -> dict[str, Any] | None:
         """The content of ``partition.json``; None if the run has not written it yet.
@@ -123,6 +155,29 @@ class Reading:
             if split["trial"] in self.only_trials
         ]
         return {**first, "trials": others}
+
+    @property
+    def has_split(self) -> bool:
+        """True if the split of the run is recorded."""
+        return self.partition is not None
+
+    def split_record(self, trial: int = 0) -> Mapping[str, Any]:
+        """Return the record of a trial's split in ``partition.json``.
+
+        Raises:
+            UsageError: The run has no such trial, or has not written its split yet.
+        """
+        record, file = self.partition, self.folder / PARTITION
+        if record is None:
+            raise UsageError(f"{file} is missing: the run has not come so far")
+        number = 0 if self.config.get("hold_split") else trial
+        splits: dict[int, dict[str, Any]] = {
+            split["trial"]: split for split in (record, *record.get("trials", ()))
+        }
+        if number not in splits:
+            known = ", ".join(map(str, splits))
+            raise UsageError(f"{file} has no trial {number}", f"it has: {known}")
+        return splits[number]
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
@@ -150,6 +205,24 @@ class Reading:
             return _majority(splits[trial if len(splits) > trial else 0], clients)
 
         return summarise(self.rows, majority, about)
+
+    @property
+    def accuracies(self) -> dict[int, dict[int, float]]:
+        """Accuracies of the last evaluation by trial and client; empty above 1,000 clients."""
+        return recorded_accuracies(sorted(self.rows, key=lambda row: row.round))
+
+    @property
+    def result(self) -> Result:
+        """The value that `protofl.run` returned for this run.
+
+        Raises:
+            UsageError: The run is not finished.
+        """
+        if self.summary is None:
+            raise UsageError(
+                f"{self.folder} is not finished", do=f"protofl run --resume --out {self.folder}"
+            )
+        return Result(self.rows, self.summary, self.accuracies, self.folder)
 
     @cached_property
     def finished(self) -> bool:

@@ -15,6 +15,7 @@ from protofl.federation.plan import Plan
 from protofl.federation.resolution import parts_of
 from protofl.records.failure import Failure, repeated_failure
 from protofl.records.layout import name_of
+from protofl.records.reading import Reading
 from protofl.records.row import Row
 from protofl.records.run_index import IndexEntry, runs_in
 from protofl.runs.configuration import config_of, folder_words
@@ -28,7 +29,6 @@ from protofl.runs.identity import (
 )
 from protofl.runs.lifecycle import start
 from protofl.runs.planning import plan_run
-from protofl.runs.recorded_run import Run, load_run
 from protofl.runs.request import Request
 from protofl.system.files.atomic import unused_path
 from protofl.system.machine import Idle
@@ -96,9 +96,9 @@ class RequestedRun:
 
     # --- what is there ----------------------------------------------------------------------------
 
-    def candidates(self, runs: Path) -> list[Run]:
+    def candidates(self, runs: Path) -> list[Reading]:
         """Return the runs that are this run, with any trials and rounds; the longest first."""
-        loaded = [load_run(p) for p, told in runs_in(runs).items() if self._may_be(p, told)]
+        loaded = [Reading.of(p) for p, told in runs_in(runs).items() if self._may_be(p, told)]
         return sorted(filter(self._is_same, loaded), key=lambda run: -run.rounds_done)
 
     def _may_be(self, folder: Path, told: IndexEntry) -> bool:
@@ -109,7 +109,7 @@ class RequestedRun:
             self.note(f"{folder} is not reused: {told.problem}")
         return not told.problem
 
-    def _is_same(self, run: Run) -> bool:
+    def _is_same(self, run: Reading) -> bool:
         """Return True if a run is this run; report why one of the same identity is not."""
         if identity_of(run.config, self.defaults) != self.identity:
             return False
@@ -118,18 +118,18 @@ class RequestedRun:
         if run.has_split:
             mine, first = self.plan.settings.trials, self.plan.settings.seed - run.config["seed"]
             trials = range(max(first, 0), min(first + mine, run.config["trials"]))
-            if any(run.split(t).hash != self.plan.split(t - first).hash for t in trials):
+            if any(run.split_record(t)["hash"] != self.plan.split(t - first).hash for t in trials):
                 reasons.append("the split over clients differs")
         if reasons:
             self.note(f"{run.folder} is not reused: {'; '.join(reasons)}")
         return not reasons
 
-    def shares_trials(self, run: Run) -> bool:
+    def shares_trials(self, run: Reading) -> bool:
         """Return True if a run that is this run has, or is going to have, requested trials."""
         first = self.plan.settings.seed - int(run.config["seed"])
         return first < run.config["trials"] and first + self.plan.settings.trials > 0
 
-    def part_of(self, run: Run) -> Run | None:
+    def part_of(self, run: Reading) -> Reading | None:
         """Return the requested trials and rounds of a matching run; None if some are missing."""
         settings = self.plan.settings
         first, rounds = settings.seed - run.config["seed"], settings.rounds
@@ -145,7 +145,7 @@ class RequestedRun:
             return None
         return run.part(trials, rounds)
 
-    def told_of(self, run: Run) -> Run:
+    def told_of(self, run: Reading) -> Reading:
         """Report a reused run, with notes about what is not known or may change last digits.
 
         Progress callbacks receive it as a finished run.
@@ -156,7 +156,7 @@ class RequestedRun:
         self.progress(events.Finished(run.result, self.plan))
         return run
 
-    def _depends_on_rounds(self, run: Run) -> bool:
+    def _depends_on_rounds(self, run: Reading) -> bool:
         """Return True if the results of a run depend on its number of rounds."""
         if self.plan.schedule.horizon:
             return True
@@ -170,13 +170,13 @@ class RequestedRun:
         dry_run(self.plan)
         return "rounds" in self.plan.info.asked
 
-    def failed_before(self, run: Run) -> Failure | None:
+    def failed_before(self, run: Reading) -> Failure | None:
         """Return why a run ended that would end so again."""
         return repeated_failure(run.folder, self.plan.device.type)
 
     # --- what is made -----------------------------------------------------------------------------
 
-    def can_extend(self, run: Run) -> bool:
+    def can_extend(self, run: Reading) -> bool:
         """Return True if an incomplete run that is this run can be continued."""
         settings, was = self.plan.settings, run.config
         longest = max((len(run.rows_of(trial)) for trial in run.trials), default=0)
@@ -188,7 +188,7 @@ class RequestedRun:
             and not (settings.rounds != was["rounds"] and run.rows and self._depends_on_rounds(run))
         )
 
-    def extended(self, run: Run, idle: Idle | None) -> Run | None:
+    def extended(self, run: Reading, idle: Idle | None) -> Reading | None:
         """Continue a run to the requested rounds; None if it cannot, after a note to the user."""
         settings = self.plan.settings
         request = self._continuation(run, rounds=settings.rounds, trials=settings.trials)
@@ -197,9 +197,9 @@ class RequestedRun:
         except UsageError as error:
             self.note(f"{run.folder} cannot be resumed ({error.what}); starting a new run")
             return None
-        return self.part_of(load_run(run.folder))
+        return self.part_of(Reading.of(run.folder))
 
-    def write_end(self, run: Run, idle: Idle | None) -> None:
+    def write_end(self, run: Reading, idle: Idle | None) -> None:
         """Write the end of a run that `lacks_end`: its summary, without training.
 
         Its rounds count in any case: if the end can't be written, a note says why.
@@ -211,7 +211,7 @@ class RequestedRun:
         else:
             self.note(f"{run.folder} was stopped after its last round; it is finished now")
 
-    def _continuation(self, run: Run, **extent: int) -> Request:
+    def _continuation(self, run: Reading, **extent: int) -> Request:
         """Return the request that resumes a run, with other numbers of rounds and trials."""
         requested, settings = self.request.options, self.plan.settings
         its_own = {*RECORDING, "keep"}
@@ -238,15 +238,15 @@ class RequestedRun:
         }
         return {name: values for name, values in given_consents.items() if values}
 
-    def begun(self, runs: Path, idle: Idle | None) -> Run:
+    def begun(self, runs: Path, idle: Idle | None) -> Reading:
         """Train the run in a new folder."""
         folder = unused_path(runs / name_of(*folder_words(self.plan), self.identity[:8]))
         start(replace(self.request, out=folder), self.progress, idle, self.plan)
         settings = self.plan.settings
-        return load_run(folder).part(range(settings.trials), settings.rounds)
+        return Reading.of(folder).part(range(settings.trials), settings.rounds)
 
 
-def _has(run: Run, trial: int, rounds: int) -> bool:
+def _has(run: Reading, trial: int, rounds: int) -> bool:
     """Return True if a run has the first rounds of a trial, with an evaluated last round.
 
     Unseen clients, if any, must have been fine-tuned after that round.

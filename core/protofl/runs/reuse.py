@@ -17,8 +17,7 @@ from protofl.errors import Diverged
 from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.records.failure import Failure
-from protofl.records.reading import GOING_ON
-from protofl.runs.recorded_run import Run
+from protofl.records.reading import GOING_ON, Reading
 from protofl.runs.request import Request
 from protofl.runs.requested_run import RequestedRun
 from protofl.system.files.atomic import disk_errors
@@ -50,7 +49,7 @@ def run_or_reuse(
     idle: Idle | None = None,
     *,
     repeat_diverged: bool = True,
-) -> Run:
+) -> Reading:
     """Return the requested run; train only what is missing.
 
     Args:
@@ -100,7 +99,7 @@ def run_or_reuse(
 
 def find(
     request: Request, runs: str | Path = "runs", progress: Progress = events.ignore
-) -> Run | None:
+) -> Reading | None:
     """Return the requested run if all of it exists, otherwise None; nothing is trained.
 
     Args:

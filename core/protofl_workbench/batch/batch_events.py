@@ -11,8 +11,8 @@ from typing import Literal
 from protofl.errors import ProtoflError
 from protofl.federation import events
 from protofl.records.failure import Failure
-from protofl.runs.recorded_run import Run, load_run
 from protofl.runs.request import Request
+from protofl_workbench.recorded.recorded_run import Run, load_run
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 from protofl.errors import ProtoflError
 from protofl.federation import events as of_rounds
 from protofl.federation.plan import Plan
+from protofl.records.reading import Reading
 from protofl.records.run_folder import RunFolder
 from protofl.runs.dry_run.short_rounds import dry_run
-from protofl.runs.recorded_run import Run, load_run
 from protofl.runs.request import Request
 from protofl.runs.requested_run import RequestedRun
 from protofl.runs.reuse import DivergedBefore, run_or_reuse
@@ -196,11 +196,11 @@ class JobRunner:
         except Stopped:
             return Outcome(batch_run, "stopped")
         except DivergedBefore as error:
-            return _outcome(batch_run, load_run(error.folder), error)
+            return _outcome(batch_run, Reading.of(error.folder), error)
         return replace(_outcome(batch_run, run), reused=not trained)
 
 
-def _outcome(batch_run: BatchRun, run: Run, error: ProtoflError | None = None) -> Outcome:
+def _outcome(batch_run: BatchRun, run: Reading, error: ProtoflError | None = None) -> Outcome:
     """Return the outcome of a recorded run, which has failed if there is an error."""
     seed, rounds, trials = (int(run.config[key]) for key in ("seed", "rounds", "trials"))
     state: State = "failed" if error else "finished"

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from protofl.errors import UsageError
 from protofl.records.layout import CONFIG
-from protofl.runs.recorded_run import Run
 from protofl_workbench.comparing.run_groups import (
     Group,
     Runs,
@@ -23,6 +22,7 @@ from protofl_workbench.comparing.run_labels import (
     titles_of,
 )
 from protofl_workbench.comparing.trials import PairKey, Trial, pair_key
+from protofl_workbench.recorded.recorded_run import Run
 
 UNPAIRED = "--unpaired compares them anyway"
 

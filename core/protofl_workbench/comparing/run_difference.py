@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from protofl.records.row import Row
-from protofl.runs.recorded_run import Run
 from protofl.system.files.tables import flat
 from protofl.system.options.table import OPTIONS, flag_of
+from protofl_workbench.recorded.recorded_run import Run
 
 Pair = tuple[str, Any, Any]
 """A name and its values in both runs; None for a value that a run does not have."""

@@ -16,7 +16,6 @@ from protofl.records.layout import runs_below
 from protofl.records.reading import FINISHED
 from protofl.records.record_files import table_of
 from protofl.records.result import Result
-from protofl.runs.recorded_run import Run, load_run
 from protofl.system.files.checksums import Damaged
 from protofl.system.files.home import expand_user
 from protofl.system.files.tables import flat
@@ -29,6 +28,7 @@ from protofl_workbench.comparing.run_labels import (
     recorded_options,
 )
 from protofl_workbench.comparing.trials import Trial, trials_of
+from protofl_workbench.recorded.recorded_run import Run, load_run
 
 RunLike: TypeAlias = "Run | Result | str | Path"
 Runs: TypeAlias = "RunLike | Iterable[RunLike] | Mapping[str, RunLike | Iterable[RunLike]]"

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from protofl.runs.recorded_run import Run
 from protofl.system.files.tables import flat
 from protofl.system.options.option import Affects
 from protofl.system.options.table import CHOOSING, OPTIONS, usual_values
+from protofl_workbench.recorded.recorded_run import Run
 
 FIRST = ("method", "dataset", "models", "partition", "options.partition.beta", "clients")
 """Options that are named first; other differing options often follow from one of these."""

@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from protofl.errors import UsageError, unknown
 from protofl.records.layout import architectures_in
-from protofl.records.predicted import Predicted
 from protofl.records.row import Row
-from protofl.runs.recorded_run import Run
 from protofl.system.files.tables import flat
 from protofl.system.machine import recorded_facts
 from protofl_workbench.comparing.run_figures import COSTS, FIGURES, figure_named
+from protofl_workbench.recorded.predicted import Predicted
+from protofl_workbench.recorded.recorded_run import Run
 
 Floats = npt.NDArray[np.float64]
 

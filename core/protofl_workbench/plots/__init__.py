@@ -8,7 +8,7 @@
 Each function returns a new `matplotlib.figure.Figure` without the global state of pyplot, so that
 notebooks, threads and servers can draw.
 
-Imports: comparing, data, errors, functional, prototype_spreads, records, runs, system.
+Imports: comparing, data, errors, functional, recorded, records, system.
 Start with ``curves.py``.
 """
 

@@ -18,7 +18,7 @@ from protofl_workbench.plots.tsne_charts import NAMED
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from protofl.runs.recorded_run import Run
+    from protofl_workbench.recorded.recorded_run import Run
 
 FRAMES, POINTS = 12, 1500
 """Largest number of frames, and of points in all frames together."""

@@ -1,6 +1,6 @@
 """Figures of observed prototypes and features: by round and class, similarities, t-SNE.
 
-All functions take observations of a run (`protofl.records.observed`).
+All functions take observations of a run (`protofl_workbench.recorded.observed`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 
 from protofl.errors import TooLittle
 from protofl.functional.margins import class_margins, largest_margins
-from protofl.records.observed import Observed, Prototypes
-from protofl_workbench.prototype_spreads import (
+from protofl_workbench.recorded.observed import Observed, Prototypes
+from protofl_workbench.recorded.prototype_spreads import (
     Similarity,
     client_similarity,
     distances_by_client,

@@ -15,7 +15,7 @@ from protofl_workbench.plots.style import Style, StyleOptions, hide_frame
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from protofl.records.observed import Observed
+    from protofl_workbench.recorded.observed import Observed
 
 Pictures = Mapping[int, npt.NDArray[np.uint8]]
 """{class: image [channels, height, width]}."""

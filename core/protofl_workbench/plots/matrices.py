@@ -242,7 +242,7 @@ def similarity(
 
     Args:
         run: A run with ``--observe prototypes``, or its folder.
-        kind: ``pearson``, ``spearman`` or ``cka``, see `protofl_workbench.prototype_spreads`.
+        kind: ``pearson``, ``spearman`` or ``cka`` (`recorded.prototype_spreads.client_similarity`).
         round: The round, from 0; -1 for the last observed round.
         trial: The trial.
         **style: ``width`` and ``font``, see `confusion`.

@@ -1,6 +1,6 @@
 """Results to share: published folders, their verification, and leaderboards.
 
-Imports: comparing, errors, federation, hooks, plots, records, reporting, reproductions, runs,
-system.
+Imports: comparing, errors, federation, hooks, plots, recorded, records, reporting, reproductions,
+runs, system.
 Start with ``publication.py`` (`protofl.publish`).
 """

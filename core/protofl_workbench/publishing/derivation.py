@@ -20,7 +20,6 @@ from typing import Any
 
 from protofl.records.layout import CONFIG, METRICS, PARTITION, PREPARATION, SUMMARY
 from protofl.records.result import is_exhausted
-from protofl.runs.recorded_run import Run
 from protofl.system.files.atomic import json_text, parse_json, write_file, write_json
 from protofl.system.formatting import count
 from protofl.system.machine import recorded_facts
@@ -31,6 +30,7 @@ from protofl_workbench.publishing import layout
 from protofl_workbench.publishing.figures import check_figures, draw_figures
 from protofl_workbench.publishing.layout import Changed
 from protofl_workbench.publishing.read_me import citation, read_me
+from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reporting.page import html_of, page_about
 from protofl_workbench.reporting.page_parts import Drawings
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protofl.errors import UsageError, unknown
-from protofl.runs.recorded_run import Run
 from protofl_workbench import plots
 from protofl_workbench.plots.bar_charts import stages
 from protofl_workbench.plots.calibration_chart import calibration
 from protofl_workbench.plots.figure_files import FORMATS
+from protofl_workbench.recorded.recorded_run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.runs.recorded_run import Run
 from protofl.system.files.atomic import parse_json
 from protofl.system.files.home import expand_user
 from protofl.system.files.tables import flat
@@ -27,6 +26,7 @@ from protofl_workbench.comparing.run_labels import data_name, option_text, recor
 from protofl_workbench.publishing import layout
 from protofl_workbench.publishing.derivation import check_record
 from protofl_workbench.publishing.verification import repeated_here
+from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reproductions.benchmark.benchmark_records import figures_of
 from protofl_workbench.reproductions.benchmark.standings import BenchmarkSetting, setting_of
 

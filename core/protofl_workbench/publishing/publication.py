@@ -23,7 +23,6 @@ from protofl.errors import UsageError, unknown
 from protofl.hooks.discovery.registry import Registry
 from protofl.records.layout import CONFIG, METRICS, OWN, PARTITION, PREPARATION, SUMMARY
 from protofl.records.result import Result
-from protofl.runs.recorded_run import Run
 from protofl.system.files.atomic import write_file, write_json
 from protofl.system.files.checksums import check_plain
 from protofl.system.files.home import expand_user
@@ -45,6 +44,7 @@ from protofl_workbench.publishing.licenses import license_of
 from protofl_workbench.publishing.papers import Paper, bibliography, own_paper, papers_of
 from protofl_workbench.publishing.read_me import read_me
 from protofl_workbench.publishing.scrubbing import Scrubber
+from protofl_workbench.recorded.recorded_run import Run
 
 COPIED = (METRICS, SUMMARY, PARTITION)
 

@@ -25,7 +25,6 @@ from protofl.federation import events
 from protofl.records.layout import CONFIG, PARTITION
 from protofl.runs.identity import file_digests
 from protofl.runs.python_api import run_named
-from protofl.runs.recorded_run import Run
 from protofl.system.consent import check_recorded
 from protofl.system.files.atomic import default_data_dir, parse_json, regular_file, write_json
 from protofl.system.files.home import expand_user
@@ -35,6 +34,7 @@ from protofl.system.options.table import UNRECORDED
 from protofl_workbench.comparing.run_difference import run_difference
 from protofl_workbench.publishing import layout
 from protofl_workbench.publishing.derivation import check_derived
+from protofl_workbench.recorded.recorded_run import Run
 
 if TYPE_CHECKING:
     from protofl.federation.plan import Plan

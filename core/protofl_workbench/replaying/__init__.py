@@ -1,5 +1,5 @@
 """Replay of a run's server on recorded uploads, with other options. Nothing is written.
 
-Imports: errors, federation, functional, hooks, prototype_spreads, records, runs, system.
+Imports: errors, federation, functional, hooks, recorded, records, runs, system.
 Start with ``replay.py`` (`protofl.replay`).
 """

@@ -13,14 +13,14 @@ from torch import Tensor
 from protofl.errors import UsageError
 from protofl.federation.plan import Plan
 from protofl.hooks.wire.payload import Payload
-from protofl.records.observed import Features, Observed
 from protofl.records.reading import Reading
 from protofl.records.weights import read_weights
 from protofl.runs.configuration import check_same_data
-from protofl.runs.recorded_uploads import rounds_in, series_of, uploads_in
 from protofl.system.machine import machine_facts, recorded_facts
 from protofl.system.torch_state import standard_torch
 from protofl.system.version import versions
+from protofl_workbench.recorded.observed import Features, Observed
+from protofl_workbench.recorded.recorded_uploads import rounds_in, series_of, uploads_in
 from protofl_workbench.replaying.replayed_server import (
     ReplayedRound,
     ReplayedServer,

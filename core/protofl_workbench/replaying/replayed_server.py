@@ -17,13 +17,13 @@ from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide
 from protofl.functional.margins import class_margins
 from protofl.hooks.wire.payload import Payload, stack_rows
-from protofl.records.observed import Features
 from protofl.system.device import compute_threads, device_of
 from protofl.system.files.tables import finite
 from protofl.system.options.parsing import merge_options, options_in, parse_options
 from protofl.system.options.table import portable
 from protofl.system.profile.clock import Sums
-from protofl_workbench.prototype_spreads import distances_by_client
+from protofl_workbench.recorded.observed import Features
+from protofl_workbench.recorded.prototype_spreads import distances_by_client
 
 
 @dataclass

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from protofl.data.task_names import score_name
-from protofl.runs.recorded_run import Run
 from protofl_workbench.comparing.compare import baseline_of
 from protofl_workbench.comparing.run_groups import (
     Group,
@@ -22,6 +21,7 @@ from protofl_workbench.comparing.run_groups import (
 )
 from protofl_workbench.comparing.run_labels import data_key, data_name, titles_of
 from protofl_workbench.comparing.trials import trials_of
+from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reporting.configuration import (
     commands,
     deviations_section,

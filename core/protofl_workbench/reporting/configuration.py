@@ -11,7 +11,6 @@ from typing import Any
 
 from protofl.errors import ProtoflError
 from protofl.hooks.discovery.registry import Registry
-from protofl.runs.recorded_run import Run
 from protofl.system.files.home import expand_user
 from protofl.system.options.parsing import as_typed, options_in
 from protofl.system.options.plugin_options import Config, VariantConfig, option_names
@@ -23,6 +22,7 @@ from protofl.system.options.table import (
     reads_text,
     usual_values,
 )
+from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reporting.number_formats import NONE, count, listed, option_value
 from protofl_workbench.reporting.page_parts import Command, PageTable, Section
 

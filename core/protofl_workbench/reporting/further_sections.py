@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from protofl.errors import ends_hook, error_text
-from protofl.runs.recorded_run import Run
+from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reporting.page_parts import PageTable, Part, Picture, Section
 
 GROUP = "protofl.report_sections"

@@ -10,13 +10,13 @@ from functools import cached_property
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.records.recorded_split import RecordedSplit
 from protofl.records.result import summarise
 from protofl.records.row import Row
-from protofl.runs.recorded_run import Run
 from protofl_workbench.comparing.run_groups import Group
 from protofl_workbench.comparing.trial_figures import accuracies_by_rank, trial_figure
 from protofl_workbench.comparing.trials import Trial
+from protofl_workbench.recorded.recorded_run import Run
+from protofl_workbench.recorded.recorded_split import RecordedSplit
 
 
 @dataclass(frozen=True)

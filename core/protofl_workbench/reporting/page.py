@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from protofl.errors import UsageError
 from protofl.records.result import Result
-from protofl.runs.recorded_run import Run
 from protofl.system.formatting import visible
 from protofl.system.version import __version__
 from protofl_workbench.comparing.figure_table import write_output
 from protofl_workbench.comparing.run_groups import Labels, RunLike, runs_in, sound_runs
+from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reporting.comparison_page import comparison_page
 from protofl_workbench.reporting.number_formats import count, integer, sentence
 from protofl_workbench.reporting.page_parts import (

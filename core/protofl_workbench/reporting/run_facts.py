@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from protofl.data.task_names import GUESSES, score_name, task_name
-from protofl.runs.recorded_run import Run
 from protofl.system.formatting import shape_text
 from protofl.system.machine import recorded_facts
 from protofl_workbench.comparing.run_labels import data_name
+from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reporting.group_record import GroupRecord, Moments
 from protofl_workbench.reporting.number_formats import (
     WIDE,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from protofl.data.task_names import task_name
 from protofl.records.row import Row
-from protofl.runs.recorded_run import Run
 from protofl_workbench.comparing.run_groups import Group, divergence, progress, with_score_of
 from protofl_workbench.comparing.run_labels import data_name
 from protofl_workbench.comparing.trials import accuracies_by_architecture, trials_of
+from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reporting.configuration import commands, deviations_section, options_section
 from protofl_workbench.reporting.further_sections import further_sections
 from protofl_workbench.reporting.group_record import GroupRecord

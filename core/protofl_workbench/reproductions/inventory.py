@@ -13,8 +13,8 @@ from protofl.errors import ProtoflError, UsageError
 from protofl.federation.events import Event, Note, ignore
 from protofl.federation.run_data import load_data
 from protofl.hooks.plugin.members import choose
+from protofl.records.reading import Reading
 from protofl.records.row import Row
-from protofl.runs.recorded_run import Run
 from protofl.runs.request import Request
 from protofl.runs.requested_run import RequestedRun
 from protofl.runs.reuse import find
@@ -22,6 +22,7 @@ from protofl.system.files.atomic import default_data_dir
 from protofl.system.files.home import expand_user
 from protofl.system.options.plugin_options import Config, consents
 from protofl_workbench.batch.shard import Shard
+from protofl_workbench.recorded.recorded_run import Run, run_of
 from protofl_workbench.reproductions.account import data_choice, outline_of
 from protofl_workbench.reproductions.cell_options import files_in, generator_class, needs_generator
 from protofl_workbench.reproductions.cells import Cell, Change, cells_of
@@ -120,9 +121,11 @@ def finished_run(cell: Cell, runs: Path) -> Run | None:
     rounds. Methods that depend on this number (``fedkd``) make another run of it.
     """
     request = cell.request()
-    result = find(request, runs)
-    if result is not None or not cell.begun or not cell.rounds or cell.rounds >= cell.begun:
-        return result
+    found = find(request, runs)
+    if found is not None:
+        return run_of(found)
+    if not cell.begun or not cell.rounds or cell.rounds >= cell.begun:
+        return None
     requested = RequestedRun.of(
         replace(request, options={**request.options, "rounds": cell.begun}), ignore
     )
@@ -131,13 +134,13 @@ def finished_run(cell: Cell, runs: Path) -> Run | None:
         enough = all(len(run.rows_of(trial)) >= cell.rounds for trial in trials)
         if run.config["seed"] == seed and enough:
             try:
-                return run.part(trials, cell.rounds)
+                return run_of(run.part(trials, cell.rounds))
             except UsageError:
                 continue
     return None
 
 
-def unfinished_run(request: Request, runs: Path) -> Run | None:
+def unfinished_run(request: Request, runs: Path) -> Reading | None:
     """Return the longest unfinished run that can be resumed for a request."""
     requested = RequestedRun.of(request, ignore)
     return next(filter(requested.can_extend, requested.candidates(expand_user(runs))), None)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from protofl.errors import Diverged, UsageError
 from protofl.records.row import Row
-from protofl.runs.recorded_run import Run, load_run
+from protofl_workbench.recorded.recorded_run import Run, load_run
 from protofl_workbench.reproductions.account import data_choice
 from protofl_workbench.reproductions.cells import Cell, Change, cells_of
 from protofl_workbench.reproductions.formulas import Undefined, evaluate, names_in, plain

@@ -12,12 +12,12 @@ import numpy as np
 
 from protofl.errors import UsageError
 from protofl.records.failure import read_failure
-from protofl.runs.recorded_run import load_run
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 from protofl_workbench.batch.batch_tasks import check_error
 from protofl_workbench.batch.run_batch import RunBatch
 from protofl_workbench.batch.shard import WHOLE, Shard
+from protofl_workbench.recorded.recorded_run import load_run
 from protofl_workbench.reproductions.account import flops, plan_of, traffic
 from protofl_workbench.reproductions.cells import Cell, Change
 from protofl_workbench.reproductions.inventory import (

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError, unknown
-from protofl.runs.recorded_run import Run
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.shard import Shard
 from protofl_workbench.comparing.compare import compare
 from protofl_workbench.comparing.comparison import Comparison
 from protofl_workbench.comparing.figure_table import FigureTable
 from protofl_workbench.comparing.run_groups import new_labels, places_in
+from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reproductions.cells import Change
 from protofl_workbench.reproductions.finding import find_reproduction
 from protofl_workbench.reproductions.inventory import (

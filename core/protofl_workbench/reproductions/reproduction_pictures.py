@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from protofl.errors import UsageError
-from protofl.runs.recorded_run import load_run
 from protofl.system.files.home import expand_user
 from protofl_workbench.plots.bar_charts import bar_chart
 from protofl_workbench.plots.client_charts import split_figure
@@ -24,6 +23,7 @@ from protofl_workbench.plots.image_grids import (
 )
 from protofl_workbench.plots.observation_charts import CHARTS
 from protofl_workbench.plots.style import ROW, Style, wrapped
+from protofl_workbench.recorded.recorded_run import load_run
 from protofl_workbench.reproductions.reproduction import OfImages, ReadFigure
 from protofl_workbench.reproductions.reproduction_figures import figure_title, unit_of
 from protofl_workbench.reproductions.reproduction_result import (

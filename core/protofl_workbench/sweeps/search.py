@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.errors import Diverged, UsageError
 from protofl.records.row import Row
-from protofl.runs.recorded_run import load_run
 from protofl.system.randomness import numpy_stream
 from protofl_workbench.batch.batch_events import BatchRun, Outcome
+from protofl_workbench.recorded.recorded_run import load_run
 from protofl_workbench.sweeps.sweep import SWEEP, Sweep
 from protofl_workbench.sweeps.sweep_points import distribution_of, point_value, suggest_value
 from protofl_workbench.sweeps.sweep_results import PointResult, PointRun, figure_of, point_run

@@ -23,7 +23,7 @@ from protofl_workbench.sweeps.sweep_points import points_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from protofl.records.recorded_split import RecordedSplit
+    from protofl_workbench.recorded.recorded_split import RecordedSplit
 
 CSV, JSON = "results.csv", "results.json"
 

@@ -20,6 +20,7 @@ from protofl.runs.request import Request, read_request
 from protofl.runs.reuse import find, run_or_reuse
 from protofl.system.files.lock import folder_lock
 from protofl.system.options.parsing import as_typed, parse_options
+from protofl_workbench.recorded.recorded_run import run_of
 
 
 def ask(method="fedproto", **options):
@@ -71,7 +72,7 @@ def same_run(run, folder, **options):
     assert without_times(run.rows) == without_times(folder_lock.record)
     assert run.summary == folder_lock.summary
     assert run.accuracies == folder_lock.client_accuracies
-    its = pf.load_run(folder_lock.folder)
+    run, its = run_of(run), pf.load_run(folder_lock.folder)
     for key in ("seed", "trials", "rounds", "options", "data"):
         assert run.config[key] == its.config[key]
     for trial in its.trials:
@@ -183,8 +184,11 @@ def test_fewer_rounds_and_one_trial_of_a_longer_run(long, runs, log, tmp_path):
     assert not log.rounds and two.trials == [0, 1]
     same_run(two, tmp_path / "two", rounds=6, seed=6, trials=2, eval_every=2)
     with pytest.raises(pf.UsageError, match="has kept round 5 as the last"):
-        run.model(0, "last")
-    model, its = two.model(2, "last", 1), pf.load_run(tmp_path / "two").model(2, "last", 1)
+        run_of(run).model(0, "last")
+    model, its = (
+        run_of(two).model(2, "last", 1),
+        pf.load_run(tmp_path / "two").model(2, "last", 1),
+    )
     assert all((a == b).all() for a, b in zip(model.parameters(), its.parameters(), strict=True))
 
 
@@ -518,7 +522,7 @@ def test_other_versions_are_told(runs, log):
 def test_a_split_that_is_another_now_is_not_reused(runs, log):
     first = run_or_reuse(ask(), runs)
     file = first.folder / "partition.json"
-    file.write_text(file.read_text().replace(first.split().hash, "0" * 64))
+    file.write_text(file.read_text().replace(first.split_record()["hash"], "0" * 64))
     assert find(ask(), runs, log) is None
     assert log.said("the split over clients differs")
 

@@ -10,8 +10,8 @@ import torch
 from slowness import quick
 
 import protofl as pf
-from protofl.runs.exported import read_exported
 from protofl.system.torch_state import TorchState, standard_torch
+from protofl_workbench.recorded.exported import read_exported
 
 GIVEN = {
     "models": "cnn4", "dataset": "digits", "clients": 2, "rounds": 1, "subset": 100,

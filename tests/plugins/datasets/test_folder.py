@@ -356,7 +356,7 @@ def test_scores_and_evaluations_use_the_range_of_the_run(tmp_path):
     files = run.preparation.images
     assert files.white == 2600
     run.export(0, given)
-    from protofl.runs.exported import read_exported
+    from protofl_workbench.recorded.exported import read_exported
 
     client = read_exported(given, trust_pickle=True)
     path = tmp_path / "data/right/1.png"

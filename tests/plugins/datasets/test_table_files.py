@@ -18,12 +18,12 @@ from protofl.backends import Plan
 from protofl.data import cache, columns, dataset, fitting, mapped, split
 from protofl.data.fitting import FittedSamples
 from protofl.data.split import Split
-from protofl.runs.exported import Exported, read_exported
 from protofl.testing import DatasetContract, run_checks
 from protofl_cli.app import app
 from protofl_plugins.datasets import table_reader
 from protofl_plugins.datasets.table_files import Csv, Parquet
 from protofl_plugins.datasets.table_form import TableForm
+from protofl_workbench.recorded.exported import Exported, read_exported
 
 CITIES, GRADES = ("Bonn", "Paris", "Rome"), ("low", "mid", "high")
 

@@ -11,7 +11,6 @@ import torch
 from runtime_toys import install, train
 
 import protofl as pf
-from protofl.records.observed import Observed, Prototypes
 from protofl.system.files.series import Series
 from protofl_workbench.plots import feature_space as figures
 from protofl_workbench.plots.image_grids import images
@@ -20,6 +19,7 @@ from protofl_workbench.plots.matrices import similarity
 from protofl_workbench.plots.observation_charts import CHARTS
 from protofl_workbench.plots.prototype_charts import margins
 from protofl_workbench.plots.tsne_charts import features, prototypes
+from protofl_workbench.recorded.observed import Observed, Prototypes
 
 ROUNDS = 3
 
@@ -237,7 +237,7 @@ def test_features_in_the_plane(run):
 
 
 def test_images_by_round_and_class(run, monkeypatch):
-    from protofl.records.observed import Images, Observed
+    from protofl_workbench.recorded.observed import Images, Observed
 
     def seen(self, round=-1, trial=0):
         pictures = np.full((2, 1, 3, 3), 40 * (round + 1), np.uint8)

@@ -18,9 +18,9 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.records.result import chosen_row
-from protofl.runs.recorded_run import Run
 from protofl.system import version
 from protofl.system.files.atomic import write_file
+from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reproductions.benchmark.candidates import Candidate, Weight
 from protofl_workbench.reproductions.cells import Cell
 from protofl_workbench.reproductions.reproduction import Reproduction, Tuning

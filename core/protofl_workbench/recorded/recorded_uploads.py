@@ -6,7 +6,7 @@ from pathlib import Path
 
 from protofl.errors import UsageError
 from protofl.hooks.wire.payload import Payload
-from protofl.records.observed import UPLOADS
+from protofl.records.layout import UPLOADS
 from protofl.system.files.series import Series
 
 

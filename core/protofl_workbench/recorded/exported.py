@@ -24,10 +24,10 @@ from protofl.data.tasks import Task
 from protofl.errors import UsageError
 from protofl.federation.run_data import fitting_of
 from protofl.hooks.discovery.registry import TABLES
-from protofl.runs.scorer import raw_samples
 from protofl.system.files.atomic import regular_file
 from protofl.system.files.home import missing_path
 from protofl.system.torch_state import standard_torch
+from protofl_workbench.recorded.scorer import raw_samples
 
 BATCH = 256
 """Samples that are scored at once."""

@@ -14,8 +14,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import protofl as pf
-from protofl.runs.exported import read_exported
 from protofl_cli.app import app
+from protofl_workbench.recorded.exported import read_exported
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from protofl.hooks.discovery.registry import TABLES
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.wire.payload import Payload
 from protofl.records.reading import Reading
-from protofl.runs.scorer import raw_samples, scorers_of
 from protofl.system.files.home import expand_user
 from protofl.system.torch_state import standard_torch
+from protofl_workbench.recorded.scorer import raw_samples, scorers_of
 
 PAIRS = (("x", "y"), ("x_test", "y_test"), ("x_train", "y_train"))
 """Names of samples and labels in an .npz file; the first that it has count."""

@@ -13,10 +13,10 @@ from runtime_toys import install, make_plan, train, without_times
 import protofl as pf
 from protofl.federation import observer
 from protofl.federation.observer import Observer, check_observing
-from protofl.records.observed import Observed
 from protofl.records.record_files import read_rows
 from protofl.system.files import series
 from protofl.testing import toy as toyfed
+from protofl_workbench.recorded.observed import Observed
 
 ROUNDS = 4
 OPTIONS = {"rounds": ROUNDS, "participation": 0.75, "partition": "dirichlet"}

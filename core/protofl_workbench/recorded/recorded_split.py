@@ -44,25 +44,14 @@ class RecordedSplit:
     client_names: tuple[str, ...] = ()
 
     @classmethod
-    def of(
-        cls, file: Path, record: Mapping[str, Any], trial: int, again: Callable[[], Split]
-    ) -> RecordedSplit:
+    def of(cls, file: Path, fields: Mapping[str, Any], again: Callable[[], Split]) -> RecordedSplit:
         """Return the split of a trial.
 
         Args:
             file: The ``partition.json``.
-            record: What it says.
-            trial: The trial.
+            fields: The record of the trial in the file (`Reading.split_record`).
             again: Makes the split again, from the data.
-
-        Raises:
-            UsageError: The record has no such trial.
         """
-        trials = {one["trial"]: one for one in (record, *record.get("trials", ()))}
-        if trial not in trials:
-            known = ", ".join(map(str, trials))
-            raise UsageError(f"{file} has no trial {trial}", f"it has: {known}")
-        fields = trials[trial]
         tests = np.array(fields["test_counts"], dtype=np.int64)
         return cls(
             classes=tuple(fields["classes"]),

@@ -11,8 +11,7 @@ from protofl.errors import UsageError
 from protofl.records.layout import PARTITION, PREPARATION
 from protofl.records.reading import Reading
 from protofl.records.record_files import table_or_none
-from protofl.records.result import Result, recorded_accuracies
-from protofl.records.row import Row, columns_of, frame_of
+from protofl.records.row import columns_of, frame_of
 from protofl.system.files.home import expand_user
 
 if TYPE_CHECKING:
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
     from protofl.federation.plan import Plan
     from protofl.hooks.models.architecture import SplitModel
     from protofl.hooks.wire.payload import Payload
-    from protofl.records.observed import Observed
-    from protofl.records.predicted import Predicted
-    from protofl.records.recorded_split import RecordedSplit
-    from protofl.runs.new_data import Evaluation
-    from protofl.runs.scorer import Scorer
     from protofl.system.options.settings import Settings
+    from protofl_workbench.recorded.new_data import Evaluation
+    from protofl_workbench.recorded.observed import Observed
+    from protofl_workbench.recorded.predicted import Predicted
+    from protofl_workbench.recorded.recorded_split import RecordedSplit
+    from protofl_workbench.recorded.scorer import Scorer
 
 
 def load_run(folder: str | Path) -> Run:
@@ -56,6 +55,11 @@ def load_run(folder: str | Path) -> Run:
     run = Run.of(folder)
     run.config  # noqa: B018 - a damaged configuration is refused here
     return run
+
+
+def run_of(reading: Reading) -> Run:
+    """Return a reading of a run folder as a run, with the same trials and rounds."""
+    return Run(reading.folder, reading.only_trials, reading.only_rounds)
 
 
 class Run(Reading):
@@ -115,50 +119,6 @@ class Run(Reading):
         """The error of a run that diverged, or where an unfinished run ended; else empty."""
         return str((self.failure or {}).get("what", "")) or self.interruption
 
-    @property
-    def identity(self) -> str:
-        """The hash of everything that results depend on."""
-        return str(self.config.get("identity", ""))
-
-    @property
-    def trials(self) -> list[int]:
-        """The trials that have at least one round."""
-        return sorted({row.trial for row in self.rows})
-
-    @property
-    def rounds_done(self) -> int:
-        """The number of finished rounds of all trials together."""
-        return len(self.rows)
-
-    def rows_of(self, trial: int = 0, *, evaluated: bool = False) -> list[Row]:
-        """Return the lines of a trial sorted by round.
-
-        Args:
-            trial: The trial.
-            evaluated: Skip rounds without an evaluation (``--eval-every``).
-        """
-        rows = [row for row in self.rows if row.trial == trial]
-        rows = [row for row in rows if not evaluated or row.test_accuracy is not None]
-        return sorted(rows, key=lambda row: row.round)
-
-    @property
-    def accuracies(self) -> dict[int, dict[int, float]]:
-        """Accuracies of the last evaluation by trial and client; empty above 1,000 clients."""
-        return recorded_accuracies(sorted(self.rows, key=lambda row: row.round))
-
-    @property
-    def result(self) -> Result:
-        """The value that `protofl.run` returned for this run.
-
-        Raises:
-            UsageError: The run is not finished.
-        """
-        if self.summary is None:
-            raise UsageError(
-                f"{self.folder} is not finished", do=f"protofl run --resume --out {self.folder}"
-            )
-        return Result(self.rows, self.summary, self.accuracies, self.folder)
-
     # --- data and weights -------------------------------------------------------------------------
 
     def split(self, trial: int = 0) -> RecordedSplit:
@@ -170,18 +130,12 @@ class Run(Reading):
         Raises:
             UsageError: The run has no such trial, or has not written its split yet.
         """
-        from protofl.records.recorded_split import RecordedSplit
+        from protofl_workbench.recorded.recorded_split import RecordedSplit
 
-        record, file = self.partition, self.folder / PARTITION
-        if record is None:
-            raise UsageError(f"{file} is missing: the run has not come so far")
-        held = 0 if self.config.get("hold_split") else trial
-        return RecordedSplit.of(file, record, held, lambda: self.plan.split(held))
-
-    @property
-    def has_split(self) -> bool:
-        """True if the split of the run is recorded."""
-        return self.partition is not None
+        record = self.split_record(trial)
+        return RecordedSplit.of(
+            self.folder / PARTITION, record, lambda: self.plan.split(record["trial"])
+        )
 
     @cached_property
     def plan(self) -> Plan:
@@ -236,7 +190,7 @@ class Run(Reading):
     @property
     def observed(self) -> Observed:
         """The recorded observations (``--observe``): prototypes, features and images by round."""
-        from protofl.records.observed import Observed
+        from protofl_workbench.recorded.observed import Observed
 
         return Observed(self.folder)
 
@@ -251,13 +205,13 @@ class Run(Reading):
             UsageError: The uploads of this round are not recorded.
             Damaged: The recorded file is damaged.
         """
-        from protofl.runs.recorded_uploads import read_uploads
+        from protofl_workbench.recorded.recorded_uploads import read_uploads
 
         return read_uploads(self.folder, trial, round)
 
     def upload_rounds(self, trial: int = 0) -> list[int]:
         """Return the rounds of a trial whose uploads are recorded, ascending."""
-        from protofl.runs.recorded_uploads import rounds_in, series_of
+        from protofl_workbench.recorded.recorded_uploads import rounds_in, series_of
 
         return rounds_in(series_of(self.folder), trial)
 
@@ -275,7 +229,7 @@ class Run(Reading):
         Raises:
             UsageError: The run has not recorded the predictions of this round.
         """
-        from protofl.records.predicted import read_predictions
+        from protofl_workbench.recorded.predicted import read_predictions
 
         stored = trial if self.only_trials is None else self.only_trials[trial]
         rows = self.rows_of(trial)
@@ -350,7 +304,7 @@ class Run(Reading):
         Raises:
             UsageError: The samples do not fit, or see `model`.
         """
-        from protofl.runs.scorer import raw_samples
+        from protofl_workbench.recorded.scorer import raw_samples
 
         scorer, data = self.scorer(client, which, trial, round), self.plan.data
         if self.lacks_preparation:
@@ -363,7 +317,7 @@ class Run(Reading):
         self, client: int, which: str = "last", trial: int = 0, round: int | None = None
     ) -> Scorer:
         """Return the module that maps raw samples to a client's class scores, as `predict`."""
-        from protofl.runs.scorer import scorer_of
+        from protofl_workbench.recorded.scorer import scorer_of
 
         self._check_client(client)
         return scorer_of(self.plan, self, client, _chosen(which, round), trial, self.preparation)
@@ -393,7 +347,7 @@ class Run(Reading):
             UsageError: The data cannot be read, their form or classes are not the run's, or see
                 `model`.
         """
-        from protofl.runs.new_data import OpenedRun, evaluate, new_data
+        from protofl_workbench.recorded.new_data import OpenedRun, evaluate, new_data
 
         chosen = range(self.config["clients"]) if clients is None else clients
         for client in chosen:
@@ -429,7 +383,7 @@ class Run(Reading):
             UsageError: The ending is another, the method's inference cannot be exported, or see
                 `model`.
         """
-        from protofl.runs.scorer import export
+        from protofl_workbench.recorded.scorer import export
 
         return export(self.scorer(client, which, trial, round), self.plan, expand_user(path))
 
@@ -454,7 +408,7 @@ class Run(Reading):
             file: The client's file, as a job wrote it; None if the client has not trained.
             download: The encoded download of that evaluation.
         """
-        from protofl.runs.scorer import export, scorer_with
+        from protofl_workbench.recorded.scorer import export, scorer_with
 
         known = plan.preparation([trial])
         known = None if known is None else known.of_client(client, 0)

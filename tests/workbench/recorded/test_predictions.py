@@ -12,7 +12,7 @@ from safetensors import safe_open
 from typer.testing import CliRunner
 
 import protofl as pf
-from protofl.runs import scorer
+from protofl_workbench.recorded import scorer
 
 
 @pytest.fixture

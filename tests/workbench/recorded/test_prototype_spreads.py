@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from protofl_workbench import prototype_spreads as F
+from protofl_workbench.recorded import prototype_spreads as F
 
 scipy_stats = pytest.importorskip("scipy.stats")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from protofl.errors import UsageError, unknown
+from protofl.records.layout import PREDICTIONS
 from protofl.records.result import chosen_row
 from protofl.system.files.checksums import Damaged
 from protofl.system.options.option import CHOSEN_ROUNDS
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from protofl.records.row import Row
-
-PREDICTIONS = "predictions"
-"""Folder of a run with its recorded predictions."""
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protofl.errors import UsageError
+from protofl.records.layout import OBSERVED
 from protofl.system.files.home import expand_user
 from protofl.system.files.series import Series
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-OBSERVED, UPLOADS = "observed", "uploads"
-"""Folders of a run: what was observed, and what clients sent."""
 
 
 @dataclass(frozen=True)

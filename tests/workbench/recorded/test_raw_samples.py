@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 import protofl as pf
 from protofl.datasets import Preparation
-from protofl.runs.exported import read_exported
 from protofl_cli.app import app
 from protofl_plugins.datasets.python_docs import _topics, passages
+from protofl_workbench.recorded.exported import read_exported
 
 SETS = {
     "wine": "mlp",

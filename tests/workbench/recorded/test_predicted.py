@@ -15,8 +15,8 @@ from protofl.federation.evaluation import PREDICTED, TRUE, counts_in
 from protofl.federation.jobs import Evaluate
 from protofl.federation.predictions import Predictions
 from protofl.hooks.transport.rules import Fault
-from protofl.records.predicted import read_predictions
 from protofl.records.row import Row
+from protofl_workbench.recorded.predicted import read_predictions
 
 CHOICES = ("last", "best", "validation")
 OPTIONS = {"rounds": 6, "validation": 0.2, "lr": 0.5, "trials": 2, "partition": "dirichlet"}

@@ -1,0 +1,5 @@
+"""Recorded runs as objects: figures, weights, predictions, observations, scores of new data.
+
+Imports: data, errors, federation, functional, hooks, records, system.
+Start with ``recorded_run.py`` (`protofl.load_run`), then ``scorer.py``.
+"""
