@@ -53,7 +53,7 @@ def _put_together_once():
     """Build all commands once, because building them takes longer than most commands take."""
     import typer.testing
 
-    from protofl_cli import groups
+    from protofl_cli.options import groups
 
     made_once = functools.cache(groups.whole_command)
 

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 import protofl as pf
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Job, Reply
+from protofl.federation.jobs.jobs import Job, Reply
+from protofl.federation.round.federation import Federation
 from protofl.hooks.views.server import Server
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import protofl as pf
 from protofl.errors import UsageError, unknown
-from protofl.federation.run_data import load_data
+from protofl.federation.plan.run_data import load_data
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import choose as choose_plugin
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from protofl.errors import UsageError
-from protofl.federation.federation import Federation
-from protofl.federation.plan import Plan
-from protofl.federation.pool_interface import Pool
-from protofl.federation.round_totals import Totals
+from protofl.federation.jobs.pool_interface import Pool
+from protofl.federation.plan.plan import Plan
+from protofl.federation.round.federation import Federation
+from protofl.federation.round.round_totals import Totals
 from protofl.hooks.wire.payload import Payload
 from protofl.system.device import compute_threads
 from protofl.system.files.tensors import read_tensors, tensor_bytes

@@ -32,7 +32,7 @@ from naive_weights import (
 from torch import Tensor
 
 from protofl.errors import UsageError, unknown
-from protofl.federation.plan import Plan
+from protofl.federation.plan.plan import Plan
 
 METHODS: dict[str, tuple[type[Client], type[Server]]] = {
     "local": (Client, Server),

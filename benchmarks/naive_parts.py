@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from protofl.data.batches import LEAST, batch_bounds
-from protofl.federation.plan import Plan
+from protofl.federation.plan.plan import Plan
 from protofl.system.randomness import global_stream, random_stream
 
 Prototypes = dict[int, Tensor]

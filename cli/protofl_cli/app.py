@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 from typer.core import TyperGroup
 
-from protofl_cli import completion, render, standard_streams
+from protofl_cli import standard_streams
 from protofl_cli.commands import (
     board,
     card,
@@ -35,10 +35,12 @@ from protofl_cli.commands import (
     verify,
     watch,
 )
-from protofl_cli.groups import WithRuns, add, group_of
 from protofl_cli.interrupts import Terminated, interrupted
+from protofl_cli.options import completion
+from protofl_cli.options.groups import WithRuns, add, group_of
+from protofl_cli.options.run_options import with_options
 from protofl_cli.plugin_commands import Help, Installed
-from protofl_cli.run_options import with_options
+from protofl_cli.screens import render
 
 # Base classes of mistakes on the command line. Typer exports BadParameter, but not them.
 _ClickUsageError: type[Any] = typer.BadParameter.__bases__[0]

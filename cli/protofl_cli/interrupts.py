@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from protofl_cli import render
+from protofl_cli.screens import render
 
 
 class Terminated(KeyboardInterrupt):

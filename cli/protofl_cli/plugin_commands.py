@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand
 
-from protofl_cli.run_options import help_text
+from protofl_cli.options.run_options import help_text
 
 if TYPE_CHECKING:
     from protofl.hooks.discovery.kinds import Plugin

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from protofl_cli.groups import group_of
 from protofl_cli.interrupts import interrupted
-from protofl_cli.json_output import Json, pair_values, print_json, prints_json
-from protofl_cli.options import Debug, TrustCode, option
-from protofl_cli.overwriting import Force, checked
-from protofl_cli.render import line, note, pairs, table, waiting
+from protofl_cli.json.json_output import Json, pair_values, print_json, prints_json
+from protofl_cli.options.groups import group_of
+from protofl_cli.options.options import Debug, TrustCode, option
+from protofl_cli.options.overwriting import Force, checked
+from protofl_cli.screens.render import line, note, pairs, table, waiting
 
 if TYPE_CHECKING:
-    from protofl_cli.json_models import Output, Pair, PairTable
+    from protofl_cli.json import Output, Pair, PairTable
 
 __all__ = [
     "Debug",
@@ -44,6 +44,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
     if name not in ("Output", "Pair", "PairTable"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from protofl_cli import json_models  # needs pydantic, which takes a third of a command's start
+    from protofl_cli import json  # needs pydantic, which takes a third of a command's start
 
-    return getattr(json_models, name)
+    return getattr(json, name)

@@ -22,7 +22,7 @@ def main() -> None:
 
 def _leave_trackers(end: SystemExit) -> None:
     """If a tracker hangs, end the program without waiting for its library."""
-    told = sys.modules.get("protofl.runs.tracking")
+    told = sys.modules.get("protofl.runs.lifecycle.tracking")
     if told is not None and told.still_at_work():
         sys.stdout.flush()
         sys.stderr.flush()

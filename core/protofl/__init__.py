@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from protofl import functional
     from protofl.data import datasets
     from protofl.errors import ProtoflError, RunFailure, UsageError
-    from protofl.federation import backends, events, models, schedules
+    from protofl.federation import backends, events, models
+    from protofl.federation.round import schedules
     from protofl.hooks.hookspecs import HOOKSPEC_VERSION, hookimpl
     from protofl.hooks.views.batch import Batch, LossData, Output, Terms, per_step
     from protofl.hooks.views.client import Client, Learner
@@ -107,7 +108,7 @@ _MODULES = {
     "backends": "protofl.federation.backends",
     "datasets": "protofl.data.datasets",
     "models": "protofl.federation.models",
-    "schedules": "protofl.federation.schedules",
+    "schedules": "protofl.federation.round.schedules",
     "plots": "protofl_workbench.plots",
 }
 """Names that are modules themselves."""

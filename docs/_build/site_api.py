@@ -10,8 +10,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import protofl
-from protofl_cli.hook_texts import signature
-from protofl_cli.markdown_tables import code
+from protofl_cli.pages.hook_texts import signature
+from protofl_cli.screens.markdown_tables import code
 from site_text import prose
 
 PAGE = "python.md"
@@ -113,11 +113,11 @@ TYPES = (
     "protofl.data.batches.Table",
     "protofl.data.file_kinds.FileKind",
     "protofl.data.image_files.DecodedImages",
-    "protofl.federation.pool_interface.ClientFiles",
-    "protofl.federation.pool_interface.Flights",
-    "protofl.federation.pool_interface.Presence",
-    "protofl.federation.virtual_clock.Clock",
-    "protofl.federation.device_model.Moment",
+    "protofl.federation.jobs.pool_interface.ClientFiles",
+    "protofl.federation.jobs.pool_interface.Flights",
+    "protofl.federation.jobs.pool_interface.Presence",
+    "protofl.federation.time.virtual_clock.Clock",
+    "protofl.federation.time.device_model.Moment",
     "protofl.system.secret_stream.SecretStream",
     "protofl.hooks.views.run_info.ClientCard",
     "protofl.hooks.wire.payload.GlobalState",

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from protofl.hooks.discovery.registry import Registry
-from protofl_cli.method_cards import make_card, measured_sections
+from protofl_cli.pages.method_cards import make_card, measured_sections
 from protofl_workbench.reproductions.benchmark.standings import BenchmarkSetting
 from protofl_workbench.cards.benchmark_figures import BENCHMARK, record_folders, settings_of
 from protofl_workbench.cards.measurements import Measurements, measure

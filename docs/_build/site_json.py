@@ -9,9 +9,9 @@ from typing import Any
 
 import typer
 from protofl_cli.app import app
-from protofl_cli.json_output import schema_of
-from protofl_cli.markdown_tables import code, table
-from protofl_cli.schema_pages import models
+from protofl_cli.json.json_output import schema_of
+from protofl_cli.screens.markdown_tables import code, table
+from protofl_cli.pages.schema_pages import models
 
 FOLDER = Path(__file__).parents[1] / "reference" / "schemas"
 """The folder of the schemas, which the site has too."""

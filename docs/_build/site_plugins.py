@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from protofl.data.spec import in_words
 from protofl.hooks.discovery.registry import Registry
-from protofl.federation.run_data import kinds_of
+from protofl.federation.plan.run_data import kinds_of
 from protofl.system.options.table import CHOOSING
 from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.plugin.members import choose
 from protofl.hooks.wire.keys import Key
-from protofl_cli import method_cards
-from protofl_cli.topic_pages import declared_by
-from protofl_cli.markdown_tables import code, table
+from protofl_cli.pages import method_cards
+from protofl_cli.pages.topic_pages import declared_by
+from protofl_cli.screens.markdown_tables import code, table
 from site_text import first_line
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import protofl as pf
 from protofl.records.layout import PREDICTIONS
 from protofl.records.result import chosen_row
-from protofl_cli.markdown_tables import table
+from protofl_cli.screens.markdown_tables import table
 from protofl_workbench.comparing.comparison import sheets
 from protofl_workbench.comparing.figure_table import markdown
 from protofl_workbench.reproductions.reproduction import PublishedFigure, published_figure

@@ -13,7 +13,7 @@ from runtime_toys import request_of_program
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.runs.lifecycle import start
+from protofl.runs.lifecycle.lifecycle import start
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core"

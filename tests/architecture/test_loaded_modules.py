@@ -40,13 +40,13 @@ print("loaded:", *sys.modules)
 """
 
 DOORS = {
-    "protofl.runs.reuse": "reuse",
-    "protofl.runs.requested_run": "reuse",
-    "protofl.runs.resumption": "resume",
-    "protofl.runs.tracking": "track",
+    "protofl.runs.resume.reuse": "reuse",
+    "protofl.runs.resume.requested_run": "reuse",
+    "protofl.runs.lifecycle.resumption": "resume",
+    "protofl.runs.lifecycle.tracking": "track",
     "protofl.system.profile.run_profile": "profile",
     "protofl.system.profile.host_profile": "profile",
-    "protofl.federation.observer": "observe",
+    "protofl.federation.round.observer": "observe",
     "protofl.records.monitor": "watch",
     "protofl_plugins.backends.process": "backend=process",
     "protofl_plugins.engines.cuda_graphs": "engine=cuda-graphs",
@@ -115,7 +115,7 @@ def test_an_option_opens_its_door(tmp_path):
     """The names of `DOORS` exist, so that a renamed module is noticed."""
     modules = loaded(tmp_path, profile=True, observe="features")
     assert "protofl.system.profile.host_profile" in modules
-    assert "protofl.federation.observer" in modules
+    assert "protofl.federation.round.observer" in modules
 
 
 def test_the_doors_exist():

@@ -18,7 +18,7 @@ from typer.main import get_command
 import protofl as pf
 from protofl.hooks.views.run_info import ClientCard
 from protofl_cli.app import app
-from protofl_cli.check_target import CONTRACTS
+from protofl_cli.options.check_target import CONTRACTS
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)

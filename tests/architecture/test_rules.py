@@ -265,7 +265,7 @@ def names_for_type_checkers(path):
 def test_type_checkers_see_the_same_names():
     homes = dict(protofl._HOME) | {"functional": "protofl", "events": "protofl.federation"}
     homes |= {"plots": "protofl_workbench", "backends": "protofl.federation"}
-    homes |= {"schedules": "protofl.federation"}
+    homes |= {"schedules": "protofl.federation.round"}
     homes |= {"models": "protofl.federation", "datasets": "protofl.data"}
     assert names_for_type_checkers(PACKAGES["protofl"] / "__init__.py") == homes
 

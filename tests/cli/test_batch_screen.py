@@ -9,9 +9,9 @@ import pytest
 import protofl as pf
 from protofl import RunFailure
 from protofl.records.row import Row
-from protofl.runs.request import Request
-from protofl_cli import batch_screen
-from protofl_cli.batch_screen import BatchScreen, show_failures
+from protofl.runs.request.request import Request
+from protofl_cli.screens import batch_screen
+from protofl_cli.screens.batch_screen import BatchScreen, show_failures
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 
@@ -40,9 +40,11 @@ def drawn(monkeypatch):
     def show(bars, label, status, share=None, key=""):
         lines[key] = (label, status, share)
 
-    monkeypatch.setattr("protofl_cli.render.Bars.live", True)
-    monkeypatch.setattr("protofl_cli.render.Bars.show", show)
-    monkeypatch.setattr("protofl_cli.render.Bars.drop", lambda self, key: lines.pop(key, None))
+    monkeypatch.setattr("protofl_cli.screens.render.Bars.live", True)
+    monkeypatch.setattr("protofl_cli.screens.render.Bars.show", show)
+    monkeypatch.setattr(
+        "protofl_cli.screens.render.Bars.drop", lambda self, key: lines.pop(key, None)
+    )
     return lines
 
 

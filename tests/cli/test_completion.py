@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from protofl_cli.completion import VARIABLE, plugin_names, words
+from protofl_cli.options.completion import VARIABLE, plugin_names, words
 
 COMPLETE = """
 import os, sys

@@ -70,8 +70,8 @@ def test_interrupted_while_the_commands_are_put_together(monkeypatch, capsys):
 HANGS = """
 import atexit, time
 import protofl as pf
-import protofl.runs.tracking
-protofl.runs.tracking.LAST_WAIT = 0.1
+import protofl.runs.lifecycle.tracking
+protofl.runs.lifecycle.tracking.LAST_WAIT = 0.1
 class Hangs:
     "Never ends, and has Python wait for it."
     @pf.hookimpl

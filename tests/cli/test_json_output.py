@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 import protofl as pf
 from protofl_cli.app import app
-from protofl_cli.json_output import json_output, model_of, print_json, schema_of
-from protofl_cli.schema_pages import OTHERS, commands, models
+from protofl_cli.json.json_output import json_output, model_of, print_json, schema_of
+from protofl_cli.pages.schema_pages import OTHERS, commands, models
 
 PROTOFL = [sys.executable, "-c", "from protofl_cli.start import main; main()"]
 
@@ -113,7 +113,7 @@ def test_show_schema(cli):
 
 def test_other_values_are_refused():
     """The schemas are strict, so a changed key fails the tests below."""
-    schema = schema_of("protofl_cli.json_models.runs:ListedRuns", "runs list")
+    schema = schema_of("protofl_cli.json.runs:ListedRuns", "runs list")
     keys = schema["$defs"]["ListedRun"]["properties"]
     assert set(keys) == set(schema["$defs"]["ListedRun"]["required"])
     with pytest.raises(jsonschema.ValidationError):

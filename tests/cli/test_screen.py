@@ -10,8 +10,8 @@ import pytest
 import protofl as pf
 from protofl import events
 from protofl.records.row import Row
-from protofl_cli.last_table import result_rows
-from protofl_cli.screen import Screen
+from protofl_cli.screens.last_table import result_rows
+from protofl_cli.screens.screen import Screen
 
 
 def test_it_leaves_no_thread_behind():
@@ -69,7 +69,7 @@ class Drawn:
 @pytest.fixture
 def screen(monkeypatch):
     """Return a screen on a terminal for a run of two rounds, with a fixed clock."""
-    monkeypatch.setattr("protofl_cli.screen.time", SimpleNamespace(monotonic=lambda: 100.0))
+    monkeypatch.setattr("protofl_cli.screens.screen.time", SimpleNamespace(monotonic=lambda: 100.0))
     screen = Screen()
     screen._bar = Drawn()
     screen._plan = SimpleNamespace(settings=SimpleNamespace(rounds=2, trials=1), data=CLASSES)
@@ -93,7 +93,7 @@ def test_stages_without_steps_tell_how_long_they_take(screen, monkeypatch):
     screen._spent = [30.0]
     screen(events.RoundStarted(0, 1))
     screen(events.StageStarted("server", 0))
-    monkeypatch.setattr("protofl_cli.screen.time", SimpleNamespace(monotonic=lambda: 107.0))
+    monkeypatch.setattr("protofl_cli.screens.screen.time", SimpleNamespace(monotonic=lambda: 107.0))
     screen._draw()
     screen(events.StageStarted("checkpoint", 8))
     screen(events.ClientDone("checkpoint", 3))
@@ -108,7 +108,7 @@ def test_stages_without_steps_tell_how_long_they_take(screen, monkeypatch):
 def test_time_left_is_known_from_the_first_round_s_part(screen, monkeypatch):
     screen(events.RoundStarted(0, 0))
     screen(events.StageStarted("train", 8, 200))
-    monkeypatch.setattr("protofl_cli.screen.time", SimpleNamespace(monotonic=lambda: 140.0))
+    monkeypatch.setattr("protofl_cli.screens.screen.time", SimpleNamespace(monotonic=lambda: 140.0))
     screen(events.StepsDone("train", 20, 200, 0.5))
     # Half of training is 0.4 of a round, which took 40 seconds: 1.6 rounds are left.
     assert screen._bar.lines[-1] == ("round 1/2", "training 20/200 steps  2:40 left", 0.1)
@@ -175,7 +175,7 @@ def test_signs_that_a_terminal_obeys_are_shown_escaped(cli, tmp_path, sign):
 
 
 def test_a_trace_shows_signs_escaped(capsys):
-    from protofl_cli import render
+    from protofl_cli.screens import render
 
     render.trace(ValueError("a\x1b[31mb"))
     render.plain(["a\x1b[31mb"])
@@ -188,7 +188,9 @@ def test_a_round_that_is_saved_during_the_next_one_has_its_own_time(screen, monk
     """Its line names it and its seconds; the round that trains stays on the screen."""
 
     def at(seconds):
-        monkeypatch.setattr("protofl_cli.screen.time", SimpleNamespace(monotonic=lambda: seconds))
+        monkeypatch.setattr(
+            "protofl_cli.screens.screen.time", SimpleNamespace(monotonic=lambda: seconds)
+        )
 
     row = {"seconds": {"total": 1, "train": 1, "setup": 0, "evaluate": 1}, "train_loss": 0.5}
     screen._bar.live = False

@@ -15,7 +15,7 @@ import protofl_cli
 from protofl.hooks.discovery.registry import Registry
 from protofl.system.options.table import OPTIONS, flag_of
 from protofl_cli.commands.run import run
-from protofl_cli.run_options import whole_command
+from protofl_cli.options.run_options import whole_command
 
 PACKAGE = Path(protofl_cli.__file__).parent
 

@@ -9,7 +9,7 @@ import pytest
 
 from protofl.hooks.discovery.registry import Registry
 from protofl.testing import checks_of, run_checks
-from protofl_cli.check_target import CONTRACTS
+from protofl_cli.options.check_target import CONTRACTS
 
 # Each of these groups takes most of a minute; smaller groups test the code that they share.
 LARGE = {"htfe3", "htfe4", "htfe5", "htfe8", "htfe9", "htm10", "htfe8-htc4", "res34-htc4"}

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.runs.plugin_names import kind_of
+from protofl.runs.request.plugin_names import kind_of
 from protofl.testing import (
     BackendContract,
     DatasetContract,

@@ -11,15 +11,15 @@ from slowness import KINDS, quick
 import protofl as pf
 from protofl import VariantConfig
 from protofl.backends import Absent
-from protofl.federation import host
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Train, Undo
-from protofl.federation.participation import Participation
+from protofl.federation.clients import host
+from protofl.federation.jobs.jobs import Train, Undo
+from protofl.federation.round.federation import Federation
+from protofl.federation.round.participation import Participation
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
-from protofl.runs.configuration import config_of
+from protofl.runs.results.configuration import config_of
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed
 from protofl.testing.donors import methods_to_run

@@ -17,7 +17,7 @@ from slowness import quick
 from typer.testing import CliRunner
 
 import protofl as pf
-from protofl.federation.jobs import StartTrial, Train
+from protofl.federation.jobs.jobs import StartTrial, Train
 from protofl.hooks.discovery.kinds import KINDS, hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.testing import MethodContract, PayloadTransformContract, checks_of, run_checks, toy

@@ -10,7 +10,7 @@ import pytest
 from runtime_toys import make_plan
 
 import protofl as pf
-from protofl.federation.jobs import StartTrial, Train
+from protofl.federation.jobs.jobs import StartTrial, Train
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/handle-failures.md").read_text(encoding="utf-8")
 

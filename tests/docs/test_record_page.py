@@ -7,7 +7,7 @@ import re
 import pytest
 from doc_pages import DOCS
 
-from protofl.federation.round_totals import STAGES
+from protofl.federation.round.round_totals import STAGES
 from protofl.records.row import Figure, Row
 from protofl.records.schema import Summary
 

@@ -10,7 +10,7 @@ import site_json
 import site_llms
 from doc_pages import DOCS, ROOT
 
-from protofl_cli.json_models.events import EventLine
+from protofl_cli.json.events import EventLine
 
 SCRIPTS = (DOCS / "how-to/use-in-scripts.md").read_text(encoding="utf-8")
 UPDATE = "run python docs/_build/site_hooks.py"

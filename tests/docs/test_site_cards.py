@@ -15,7 +15,7 @@ from protofl import Key
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.wire.keys import declared_keys, fault_of, reveals_of
 from protofl.testing.donors import methods_to_run
-from protofl_cli.method_cards import make_card, markdown
+from protofl_cli.pages.method_cards import make_card, markdown
 from protofl_workbench.cards.measurements import Measurements
 from protofl_workbench.cards.payload_sizes import measure_payloads
 from protofl_workbench.cards.toy_runs import toy_runs

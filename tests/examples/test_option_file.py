@@ -9,7 +9,7 @@ import pytest
 
 import protofl as pf
 from protofl.runs.dry_run.short_rounds import dry_run
-from protofl.runs.request import read_request
+from protofl.runs.request.request import read_request
 from protofl.testing import toy as toyfed
 
 FILE = Path(__file__).parents[2] / "examples/fedsa-tgp.toml"

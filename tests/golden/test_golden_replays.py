@@ -7,7 +7,7 @@ import torch
 from golden_runs import ROUNDS, RUNS, plan_of
 from slowness import quick
 
-from protofl.federation.observer import Observer
+from protofl.federation.round.observer import Observer
 from protofl.testing import toy as toyfed
 from protofl_workbench.replaying.replay import RecordedUploads
 from protofl_workbench.replaying.replayed_server import ReplayedServer, is_same

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import protofl as pf
 from protofl.backends import Absent, SaveReply
-from protofl.federation.jobs import Save, Train, Undo
+from protofl.federation.jobs.jobs import Save, Train, Undo
 from protofl.system.files.checksums import Check
 
 

@@ -10,9 +10,9 @@ from runtime_toys import make_plan
 
 from protofl import Payload, events
 from protofl.backends import Host
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Train
-from protofl.federation.participation import Participation
+from protofl.federation.jobs.jobs import Train
+from protofl.federation.round.federation import Federation
+from protofl.federation.round.participation import Participation
 from protofl.hooks.transport.encoding import KEY
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.system.files.tensors import metadata_value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Save
+from protofl.federation.jobs.jobs import Save
+from protofl.federation.round.federation import Federation
 from protofl.records.checkpoint import Commit
 from protofl.system.files.checksums import checks_of
 from protofl_plugins.schedules.stale_uploads import as_it_counts

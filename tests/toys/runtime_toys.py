@@ -17,9 +17,9 @@ from torch import nn
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.federation.federation import Federation
-from protofl.runs.program_classes import name_classes
-from protofl.runs.request import read_request
+from protofl.federation.round.federation import Federation
+from protofl.runs.request.program_classes import name_classes
+from protofl.runs.request.request import read_request
 from protofl.testing import toy as toyfed
 
 DATA = Path(tempfile.mkdtemp(prefix="protofl-tests-"))

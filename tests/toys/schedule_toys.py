@@ -7,8 +7,8 @@ from runtime_toys import GIVEN, PARTS
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Train
+from protofl.federation.jobs.jobs import Train
+from protofl.federation.round.federation import Federation
 
 METHODS = {"fedproto": {}, "fedtgp": {}, "fedavg": {"models": "toy1"}, "lg-fedavg": {}}
 ASYNC = {"devices": "own", "clients": 6, "rounds": 7, "timing": "buffered"}

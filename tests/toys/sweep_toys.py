@@ -6,7 +6,7 @@ from runtime_toys import GIVEN, request_of_program, without_times
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.runs.request import Request
+from protofl.runs.request.request import Request
 from protofl.system.options.parsing import parse_options
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from protofl_cli import render
-from protofl_cli.json_output import Json, print_json, prints_json
-from protofl_cli.options import Debug, option
+from protofl_cli.json.json_output import Json, print_json, prints_json
+from protofl_cli.options.options import Debug, option
+from protofl_cli.screens import render
 
 
-@prints_json("protofl_cli.json_models.sharing:Leaderboard")
+@prints_json("protofl_cli.json.sharing:Leaderboard")
 def board(
     folders: Annotated[
         list[Path],

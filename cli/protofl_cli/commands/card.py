@@ -11,17 +11,17 @@ import typer
 
 from protofl.system.files.home import expand_user
 from protofl.system.files.tables import json_values
-from protofl_cli import render
-from protofl_cli.completion import plugin_names
-from protofl_cli.json_output import Json, print_json, prints_json
-from protofl_cli.options import Debug, option
-from protofl_cli.overwriting import Force, checked
+from protofl_cli.json.json_output import Json, print_json, prints_json
+from protofl_cli.options.completion import plugin_names
+from protofl_cli.options.options import Debug, option
+from protofl_cli.options.overwriting import Force, checked
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
-    from protofl_cli.method_cards import MethodCard
+    from protofl_cli.pages.method_cards import MethodCard
 
 
-@prints_json("protofl_cli.json_models.plugins:Card")
+@prints_json("protofl_cli.json.plugins:Card")
 def card(
     name: Annotated[
         str,
@@ -55,7 +55,7 @@ def card(
     target = checked("--out", out, force=force) if out else None
     with render.waiting(f"measuring {name}"), contextlib.redirect_stdout(sys.stderr):
         made = _card(name, expand_user(runs))
-        from protofl_cli.method_cards import markdown, to_values
+        from protofl_cli.pages.method_cards import markdown, to_values
         from protofl_workbench.comparing.figure_table import json_text, write_output
 
     if target is not None:
@@ -76,8 +76,8 @@ def _card(name: str, runs: Path) -> MethodCard:
             can be run.
     """
     from protofl.errors import UsageError
-    from protofl_cli.check_target import contract_for
-    from protofl_cli.method_cards import make_card
+    from protofl_cli.options.check_target import contract_for
+    from protofl_cli.pages.method_cards import make_card
     from protofl_workbench.cards.benchmark_figures import BENCHMARK, record_folders, settings_of
     from protofl_workbench.cards.measurements import measure
     from protofl_workbench.cards.published_figures import installed_reproductions

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl.system.files.home import expand_user
-from protofl_cli import render
-from protofl_cli.completion import plugin_names
-from protofl_cli.json_output import Json, print_json, prints_json
-from protofl_cli.options import DataDir, Debug, option
+from protofl_cli.json.json_output import Json, print_json, prints_json
+from protofl_cli.options.completion import plugin_names
+from protofl_cli.options.options import DataDir, Debug, option
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from protofl.testing import Contract, Finding
@@ -23,7 +23,7 @@ LONGEST = 300
 """Characters of a reason in the table; --json prints all of it."""
 
 
-@prints_json("protofl_cli.json_models.plugins:Check")
+@prints_json("protofl_cli.json.plugins:Check")
 def check(
     name: Annotated[
         str,
@@ -80,7 +80,7 @@ def _load(
 ) -> tuple[type[Contract], dict[str, str]]:
     """Return the contract, and where its plugin comes from."""
     from protofl.system.files.atomic import default_data_dir
-    from protofl_cli.check_target import contract_for
+    from protofl_cli.options.check_target import contract_for
 
     folder = expand_user(data_dir or default_data_dir()).absolute()
     with render.waiting(f"loading {name}"):

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl.system.files.home import expand_user
-from protofl_cli import render
-from protofl_cli.json_output import Json, check_format, print_json, prints_json
-from protofl_cli.options import DataDir, Debug, Label, Order, TrustCode, option
-from protofl_cli.overwriting import Force, checked
-from protofl_cli.reproduction_options import (
+from protofl_cli.json.json_output import Json, check_format, print_json, prints_json
+from protofl_cli.options.options import DataDir, Debug, Label, Order, TrustCode, option
+from protofl_cli.options.overwriting import Force, checked
+from protofl_cli.options.reproduction_options import (
     COLUMNS,
     DATASET,
     FILE,
@@ -24,6 +23,7 @@ from protofl_cli.reproduction_options import (
     change_of,
     which,
 )
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from protofl_workbench.comparing.comparison import Comparison
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FORMATS = ("table", "md", "csv", "tex", "json")
 
 
-@prints_json("protofl_cli.json_models.comparing:Comparison")
+@prints_json("protofl_cli.json.comparing:Comparison")
 def compare(
     runs: Annotated[
         list[str],

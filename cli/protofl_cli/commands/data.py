@@ -11,9 +11,9 @@ import typer
 
 from protofl.system.files.home import expand_user
 from protofl.system.formatting import shape_text, size_text
-from protofl_cli import render
-from protofl_cli.json_output import Json, print_json, prints_json
-from protofl_cli.options import Block, DataDir, Debug
+from protofl_cli.json.json_output import Json, print_json, prints_json
+from protofl_cli.options.options import Block, DataDir, Debug
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from protofl.data.cache import CacheEntry
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from protofl.hooks.discovery.registry import Registry
 
 
-@prints_json("protofl_cli.json_models.data:Cache")
+@prints_json("protofl_cli.json.data:Cache")
 def list_data(
     data_dir: DataDir = None, block: Block = None, as_json: Json = False, debug: Debug = False
 ) -> None:
@@ -67,7 +67,7 @@ def list_data(
     render.line(f"The cache is {folder}.", "dim")
 
 
-@prints_json("protofl_cli.json_models.data:ImportedData")
+@prints_json("protofl_cli.json.data:ImportedData")
 def import_data(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an installed data set.")],
     file: Annotated[

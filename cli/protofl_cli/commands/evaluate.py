@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from protofl_cli import render
-from protofl_cli.json_output import Json, check_format, print_json, prints_json
-from protofl_cli.options import Debug, Which, kept_round, option
+from protofl_cli.json.json_output import Json, check_format, print_json, prints_json
+from protofl_cli.options.options import Debug, Which, kept_round, option
+from protofl_cli.screens import render
 
 
-@prints_json("protofl_cli.json_models.runs:Evaluation")
+@prints_json("protofl_cli.json.runs:Evaluation")
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     data: Annotated[

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from protofl_cli import render
-from protofl_cli.json_output import Json, print_json, prints_json
-from protofl_cli.options import Debug, Which, kept_round, option
-from protofl_cli.overwriting import Force, checked
+from protofl_cli.json.json_output import Json, print_json, prints_json
+from protofl_cli.options.options import Debug, Which, kept_round, option
+from protofl_cli.options.overwriting import Force, checked
+from protofl_cli.screens import render
 
 
-@prints_json("protofl_cli.json_models.runs:ExportedFile")
+@prints_json("protofl_cli.json.runs:ExportedFile")
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     out: Annotated[

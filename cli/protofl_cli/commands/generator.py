@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from protofl.system.files.home import expand_user
-from protofl_cli import render
-from protofl_cli.groups import group_of
-from protofl_cli.json_output import Json, pair_values, print_json, prints_json
-from protofl_cli.options import Block, DataDir, Debug, option, plugin_options
-from protofl_cli.overwriting import Force, checked
+from protofl_cli.json.json_output import Json, pair_values, print_json, prints_json
+from protofl_cli.options.groups import group_of
+from protofl_cli.options.options import Block, DataDir, Debug, option, plugin_options
+from protofl_cli.options.overwriting import Force, checked
+from protofl_cli.screens import render
 
 
-@prints_json("protofl_cli.json_models:PairTable")
+@prints_json("protofl_cli.json:PairTable")
 def train(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Data set: NAME or NAME:PATH.")],
     generator: Annotated[str, option("--generator", "NAME", "Generator to train.")] = "tiny-style",
@@ -39,7 +39,7 @@ def train(
 ) -> None:
     """Train an image generator on a data set; use it with --set generator.weights=FILE."""
     from protofl.errors import UsageError
-    from protofl.federation.run_data import load_data
+    from protofl.federation.plan.run_data import load_data
     from protofl.hooks.discovery.registry import Registry
     from protofl.hooks.plugin.members import choose
     from protofl.system.files.atomic import atomic_replacement, default_data_dir

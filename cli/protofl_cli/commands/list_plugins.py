@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protofl_cli import render
-from protofl_cli.json_output import Json, print_json, prints_json
-from protofl_cli.options import Block, Debug, option
+from protofl_cli.json.json_output import Json, print_json, prints_json
+from protofl_cli.options.options import Block, Debug, option
 from protofl_cli.plugin_commands import clash_with_own
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from protofl.hooks.discovery.kinds import Plugin
@@ -25,7 +25,7 @@ def _kinds(incomplete: str) -> list[str]:
     return [kind for kind in (*KINDS, DEFENCE) if kind.startswith(incomplete)]
 
 
-@prints_json("protofl_cli.json_models.plugins:ListedPlugins")
+@prints_json("protofl_cli.json.plugins:ListedPlugins")
 def list_plugins(
     context: typer.Context,
     kind: Annotated[

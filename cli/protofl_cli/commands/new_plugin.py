@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protofl.system.files.home import expand_user
-from protofl_cli import render
-from protofl_cli.options import Debug, option
+from protofl_cli.options.options import Debug, option
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from protofl.hooks.discovery.registry import Registry

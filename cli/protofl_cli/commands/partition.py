@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from protofl.system.files.home import expand_user
 from protofl.system.formatting import shortened
-from protofl_cli import render
-from protofl_cli.completion import plugin_names
-from protofl_cli.json_output import Json, print_json, prints_json
-from protofl_cli.options import Block, DataDir, Debug, option, plugin_options
-from protofl_cli.overwriting import Force, checked
+from protofl_cli.json.json_output import Json, print_json, prints_json
+from protofl_cli.options.completion import plugin_names
+from protofl_cli.options.options import Block, DataDir, Debug, option, plugin_options
+from protofl_cli.options.overwriting import Force, checked
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +29,7 @@ LONG = 60
 """Largest number of clients in the table; the picture has all clients."""
 
 
-@prints_json("protofl_cli.json_models.data:Partition")
+@prints_json("protofl_cli.json.data:Partition")
 def show(
     dataset: Annotated[
         str, option("--dataset", "NAME[:PATH]", "Data set.", autocompletion=plugin_names("dataset"))
@@ -143,10 +143,10 @@ def _make(
 ) -> tuple[Dataset, Split]:
     """Return the data and their split, as a run makes them."""
     from protofl.data.partition import kept_split, make_split, minimum_for, number_of_clients
-    from protofl.federation.run_data import load_data, own_partition
+    from protofl.federation.plan.run_data import load_data, own_partition
     from protofl.hooks.discovery.registry import Registry
     from protofl.hooks.plugin.members import choose
-    from protofl.runs.plugin_names import name_plugins
+    from protofl.runs.request.plugin_names import name_plugins
     from protofl.system.files.atomic import default_data_dir
     from protofl.system.options.table import default_values
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from protofl_cli import observed_pictures, render
-from protofl_cli.options import Debug, Label, Order, TrustCode, option
-from protofl_cli.overwriting import Force, checked
+from protofl_cli.options.options import Debug, Label, Order, TrustCode, option
+from protofl_cli.options.overwriting import Force, checked
+from protofl_cli.screens import observed_pictures, render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from protofl_cli import render
-from protofl_cli.json_output import Json, print_json, prints_json
-from protofl_cli.options import Debug, TrustCode, option
+from protofl_cli.json.json_output import Json, print_json, prints_json
+from protofl_cli.options.options import Debug, TrustCode, option
+from protofl_cli.screens import render
 
 
-@prints_json("protofl_cli.json_models.sharing:Published")
+@prints_json("protofl_cli.json.sharing:Published")
 def publish(
     runs: Annotated[
         list[Path],

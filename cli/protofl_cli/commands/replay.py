@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protofl.system.formatting import count
-from protofl_cli import render
-from protofl_cli.json_output import Json, print_json, prints_json
-from protofl_cli.options import Debug, TrustCode, option
-from protofl_cli.overwriting import Force, checked
+from protofl_cli.json.json_output import Json, print_json, prints_json
+from protofl_cli.options.options import Debug, TrustCode, option
+from protofl_cli.options.overwriting import Force, checked
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from protofl_workbench.replaying.replay import Replay, Replayed
@@ -22,7 +22,7 @@ LONG = 12
 FORM = "[NAME.]KEY=VALUE"
 
 
-@prints_json("protofl_cli.json_models.runs:Replay")
+@prints_json("protofl_cli.json.runs:Replay")
 def replay(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     set_: Annotated[

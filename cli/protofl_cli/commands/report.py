@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protofl.system.files.home import expand_user
-from protofl_cli import render
-from protofl_cli.options import Debug, Label, Order, TrustCode, option
-from protofl_cli.overwriting import Force, checked
+from protofl_cli.options.options import Debug, Label, Order, TrustCode, option
+from protofl_cli.options.overwriting import Force, checked
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from protofl_workbench.reproductions.reproduction_result import ReproductionResult

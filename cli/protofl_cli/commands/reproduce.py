@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protofl_cli import render
 from protofl_cli.interrupts import interrupted, put_off
-from protofl_cli.json_output import Json, check_format, print_json, prints_json
-from protofl_cli.options import SHARD, DataDir, Debug, TrustCode, option
-from protofl_cli.overwriting import Force, checked
-from protofl_cli.reproduction_options import (
+from protofl_cli.json.json_output import Json, check_format, print_json, prints_json
+from protofl_cli.options.options import SHARD, DataDir, Debug, TrustCode, option
+from protofl_cli.options.overwriting import Force, checked
+from protofl_cli.options.reproduction_options import (
     COLUMNS,
     DATASET,
     FILE,
@@ -26,6 +25,7 @@ from protofl_cli.reproduction_options import (
     change_of,
     which,
 )
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from protofl_workbench.batch.shard import Shard
@@ -92,7 +92,7 @@ FORMAT = option(
 )
 
 
-@prints_json("protofl_cli.json_models.comparing:ReproduceOutput")
+@prints_json("protofl_cli.json.comparing:ReproduceOutput")
 def reproduce(
     reproduction: Annotated[
         str | None,
@@ -210,7 +210,7 @@ def _benchmark(
 ) -> None:
     """Run a benchmark, print its tables, and write its records and its page."""
     from protofl.errors import UsageError
-    from protofl_cli.benchmark_tables import (
+    from protofl_cli.screens.benchmark_tables import (
         benchmark_values,
         plan_values,
         show_benchmark,
@@ -253,7 +253,7 @@ def _benchmark_done(
     **how: Any,  # noqa: ANN401
 ) -> BenchmarkProgress:
     """Run a benchmark, with a live line for every run."""
-    from protofl_cli.batch_screen import BatchScreen, show_failures
+    from protofl_cli.screens.batch_screen import BatchScreen, show_failures
 
     try:
         with BatchScreen() as screen:
@@ -279,7 +279,7 @@ def _benchmark_done(
 
 def _show(result: ReproductionResult, form: str | None, out: Path | None, *, as_json: bool) -> None:
     """Print a result, and write it to a file."""
-    from protofl_cli.reproduction_tables import show_result
+    from protofl_cli.screens.reproduction_tables import show_result
     from protofl_workbench.comparing.figure_table import write_output
     from protofl_workbench.reproductions.reproduction_texts import (
         PAGE,
@@ -362,7 +362,7 @@ def _list(reproduction: str | None, *, as_json: bool) -> None:
 def _plan(
     reproduction: Reproduction, change: Change, runs: Path, shard: Shard, *, as_json: bool
 ) -> None:
-    from protofl_cli.reproduction_tables import plan_values, show_plan
+    from protofl_cli.screens.reproduction_tables import plan_values, show_plan
 
     with render.waiting("planning"), put_off():
         from protofl_workbench.reproductions.reproduction_plan import plan_reproduction
@@ -389,7 +389,7 @@ def _plan(
 
 def _done(reproduction: Reproduction, change: Change, runs: Path, **how: Any) -> Any:  # noqa: ANN401
     """Run the reproduction, with a live line for every run."""
-    from protofl_cli.batch_screen import BatchScreen, show_failures
+    from protofl_cli.screens.batch_screen import BatchScreen, show_failures
 
     try:
         with BatchScreen() as screen:

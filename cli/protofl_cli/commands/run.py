@@ -1,4 +1,4 @@
-"""``protofl run``: train a federation. `protofl_cli.run_options` makes its options."""
+"""``protofl run``: train a federation. `protofl_cli.options.run_options` makes its options."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl.system.formatting import count
-from protofl_cli.completion import METHODS
 from protofl_cli.interrupts import interrupted, put_off
-from protofl_cli.json_output import Json, json_output, print_json, prints_json
-from protofl_cli.options import TRUST_HELP, Debug, option, trust
+from protofl_cli.json.json_output import Json, json_output, print_json, prints_json
+from protofl_cli.options.completion import METHODS
+from protofl_cli.options.options import TRUST_HELP, Debug, option, trust
 
 if TYPE_CHECKING:
     from protofl.errors import UsageError
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from protofl.records.reading import Reading
     from protofl.records.run_folder import RunFolder
     from protofl.system.options.settings import Settings
-    from protofl_cli.screen import Screen
+    from protofl_cli.screens.screen import Screen
 
 PANEL = "Record and screen"
 
 
-@prints_json("protofl_cli.json_models.runs:RunOutput")
+@prints_json("protofl_cli.json.runs:RunOutput")
 def run(
     method: Annotated[
         str | None,
@@ -117,7 +117,7 @@ def run(
     data set, and those below. Exit code 2: an error was found before training; 1: the run failed;
     130: interrupted (finished rounds are saved).
     """
-    from protofl_cli.screen import Screen
+    from protofl_cli.screens.screen import Screen
 
     if plan:
         _check_plan_only({"--resume": resume, "--reuse": reuse, "--events": events})
@@ -130,7 +130,7 @@ def run(
         with ExitStack() as until:
             follow: Progress = screen
             if events is not None:
-                from protofl.runs.event_lines import EventLines
+                from protofl.runs.lifecycle.event_lines import EventLines
 
                 to_stdout = events == STDOUT
                 target = until.enter_context(json_output()) if to_stdout else Path(events)
@@ -176,8 +176,8 @@ def _execute(
         as_json: ``--json``.
     """
     from protofl.errors import Diverged, RunFailure
-    from protofl.runs.request import read_request
-    from protofl_cli.run_plan import show_run_plan
+    from protofl.runs.request.request import read_request
+    from protofl_cli.options.run_plan import show_run_plan
 
     resume, out = places["resume"], places["out"]
     try:
@@ -188,7 +188,7 @@ def _execute(
             screen.loading(f"resuming {out}" if resume else _title(request.settings))
             with put_off():
                 from protofl.federation.events import Note
-                from protofl.runs.lifecycle import start
+                from protofl.runs.lifecycle.lifecycle import start
 
             for line in request.notes:
                 follow(Note(line))
@@ -197,7 +197,7 @@ def _execute(
                 return
             reused: Reading | None = None
             if reuse is not None:
-                from protofl.runs.reuse import run_or_reuse
+                from protofl.runs.resume.reuse import run_or_reuse
 
                 reused = run_or_reuse(request, reuse, follow)
                 result = reused.result
@@ -205,7 +205,7 @@ def _execute(
                 result = start(request, follow)
         if as_json:
             from protofl.records.reading import Reading
-            from protofl_cli.run_pages import run_values
+            from protofl_cli.pages.run_pages import run_values
             from protofl_workbench.recorded.recorded_run import run_of
 
             recorded = run_of(reused or Reading.of(result.folder))
@@ -244,7 +244,7 @@ def _to_continue(folder: RunFolder | None, otherwise: str = "") -> str:
     """Say which rounds are saved, and how to resume."""
     if folder is None:
         return otherwise
-    from protofl_cli.tables import shown_path
+    from protofl_cli.screens.tables import shown_path
 
     saved = "no finished round was saved"
     if folder.commit:

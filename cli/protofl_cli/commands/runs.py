@@ -11,9 +11,9 @@ import typer
 
 from protofl.system.files.home import expand_user
 from protofl.system.formatting import count, size_text
-from protofl_cli import render
-from protofl_cli.json_output import Json, print_json, prints_json
-from protofl_cli.options import Debug, option
+from protofl_cli.json.json_output import Json, print_json, prints_json
+from protofl_cli.options.options import Debug, option
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from protofl.records.run_index import IndexEntry
@@ -28,7 +28,7 @@ Runs = Annotated[
 ]
 
 
-@prints_json("protofl_cli.json_models.runs:ListedRuns")
+@prints_json("protofl_cli.json.runs:ListedRuns")
 def list_runs(
     folder: Annotated[
         Path | None, typer.Argument(metavar="[DIR]", help="Folder of runs, as --runs.")
@@ -152,7 +152,7 @@ def _share(accuracy: float | None) -> str:
     return "" if accuracy is None else f"{accuracy:.1%}"
 
 
-@prints_json("protofl_cli.json_models.runs:ShownRuns")
+@prints_json("protofl_cli.json.runs:ShownRuns")
 def show_runs(
     names: Runs, runs: Folder = Path("runs"), as_json: Json = False, debug: Debug = False
 ) -> None:
@@ -162,7 +162,7 @@ def show_runs(
 
     selected = [load_run(path) for name in names for path in find_runs(name, runs)]
     if as_json:
-        from protofl_cli.run_pages import run_values
+        from protofl_cli.pages.run_pages import run_values
 
         print_json([run_values(run) for run in selected])
         return
@@ -171,7 +171,7 @@ def show_runs(
 
 
 def _show(run: Run) -> None:
-    from protofl_cli.run_pages import accuracy_table, architecture_table, page_rows
+    from protofl_cli.pages.run_pages import accuracy_table, architecture_table, page_rows
 
     config = run.config
     render.heading(f"{run.name} · {config['models']} · {config['dataset']}", run.state)
@@ -185,7 +185,7 @@ def _show(run: Run) -> None:
             render.table(columns, rows, right=columns[1:])
 
 
-@prints_json("protofl_cli.json_models.runs:RunsDifference")
+@prints_json("protofl_cli.json.runs:RunsDifference")
 def diff_runs(
     a: Annotated[str, typer.Argument(metavar="A", help="Run folder or digits of an identity.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another run.")],
@@ -200,7 +200,7 @@ def diff_runs(
     """
     from protofl.errors import UsageError
     from protofl.records.run_index import find_runs
-    from protofl_cli.run_pages import show_difference
+    from protofl_cli.pages.run_pages import show_difference
     from protofl_workbench.comparing.run_difference import run_difference
     from protofl_workbench.recorded.recorded_run import load_run
 

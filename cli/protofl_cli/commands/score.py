@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from protofl_cli import render
-from protofl_cli.json_output import Json, check_format, print_json, prints_json
-from protofl_cli.options import Debug, option
+from protofl_cli.json.json_output import Json, check_format, print_json, prints_json
+from protofl_cli.options.options import Debug, option
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from protofl_workbench.recorded.exported import Exported
 
 
-@prints_json("protofl_cli.json_models.runs:Scores")
+@prints_json("protofl_cli.json.runs:Scores")
 def score(
     bundle: Annotated[
         Path, typer.Argument(metavar="BUNDLE", help="A file of protofl export: .onnx or .pt2.")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from protofl_cli import render
-from protofl_cli.completion import plugin_names
-from protofl_cli.json_output import Json, print_json, prints_json
-from protofl_cli.model_tables import group_values, model_group
-from protofl_cli.options import Block, Debug, plugin_option_rows, value_text
-from protofl_cli.topic_pages import TOPICS
+from protofl_cli.json.json_output import Json, print_json, prints_json
+from protofl_cli.options.completion import plugin_names
+from protofl_cli.options.options import Block, Debug, plugin_option_rows, value_text
+from protofl_cli.pages.topic_pages import TOPICS
+from protofl_cli.screens import render
+from protofl_cli.screens.model_tables import group_values, model_group
 
 if TYPE_CHECKING:
     from protofl.hooks.discovery.kinds import Plugin
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from protofl.system.options.plugin_options import Config
 
 
-@prints_json("protofl_cli.json_models.plugins:ShownPage")
+@prints_json("protofl_cli.json.plugins:ShownPage")
 def show(
     context: typer.Context,
     name: Annotated[
@@ -54,11 +54,11 @@ def show(
 
     if name.startswith("hook/"):
         with render.waiting("reading the plugins"), contextlib.redirect_stdout(sys.stderr):
-            from protofl_cli.hook_pages import show_hook
+            from protofl_cli.pages.hook_pages import show_hook
         show_hook(name.removeprefix("hook/"), as_json=as_json)
         return
     if name == "schema" or name.startswith("schema/"):
-        from protofl_cli.schema_pages import show_schema
+        from protofl_cli.pages.schema_pages import show_schema
 
         show_schema(context.find_root(), name.partition("/")[2], as_json=as_json)
         return
@@ -163,7 +163,7 @@ def _values(
 def _placed(name: str, block: list[str]) -> tuple[Registry, str]:
     """Return the plugins with a class given by its place, and KIND/NAME of this class."""
     from protofl.hooks.discovery.registry import Registry
-    from protofl.runs.plugin_names import ClassNames, places_in
+    from protofl.runs.request.plugin_names import ClassNames, places_in
     from protofl.system.consent import allow
 
     with contextlib.redirect_stdout(sys.stderr):

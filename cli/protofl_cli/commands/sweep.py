@@ -11,14 +11,14 @@ import typer
 
 from protofl.errors import Diverged
 from protofl.system.files.home import expand_user
-from protofl_cli import render
-from protofl_cli.completion import METHODS
 from protofl_cli.interrupts import interrupted, put_off
-from protofl_cli.json_output import Json, print_json, prints_json
-from protofl_cli.options import SHARD, Debug, TrustCode, option
+from protofl_cli.json.json_output import Json, print_json, prints_json
+from protofl_cli.options.completion import METHODS
+from protofl_cli.options.options import SHARD, Debug, TrustCode, option
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
-    from protofl_cli.batch_screen import BatchScreen
+    from protofl_cli.screens.batch_screen import BatchScreen
     from protofl_workbench.sweeps.sweep import Sweep
     from protofl_workbench.sweeps.sweep_results import SweepResult
 
@@ -28,7 +28,7 @@ PANEL = "Sweep"
 _option = partial(option, rich_help_panel=PANEL)
 
 
-@prints_json("protofl_cli.json_models.runs:SweepOutput")
+@prints_json("protofl_cli.json.runs:SweepOutput")
 def sweep(
     method: Annotated[
         str | None,
@@ -145,7 +145,7 @@ def sweep(
     an interrupted sweep. Exit code 2: an error was found before training; 1: a run failed, the
     others are finished; 130: interrupted (finished rounds are saved).
     """
-    from protofl_cli.batch_screen import BatchScreen
+    from protofl_cli.screens.batch_screen import BatchScreen
 
     typed = {
         name.removesuffix("_"): value for name, value in arguments.items() if value is not None
@@ -212,7 +212,7 @@ def sweep(
         do = f"finished rounds are saved; resume with: {_again(places[0])}" if there else ""
         raise typer.Exit(interrupted(stop, do or "nothing was started")) from None
     if screen.failed:
-        from protofl_cli.batch_screen import show_failures
+        from protofl_cli.screens.batch_screen import show_failures
 
         show_failures(screen.failed)
         if not all(isinstance(outcome.error, Diverged) for outcome in screen.failed):
@@ -229,7 +229,7 @@ def _execute(
     as_json: bool,
 ) -> None:
     """Print the axes of a sweep, execute it, and print its results."""
-    from protofl_cli.sweep_tables import show_head, show_results
+    from protofl_cli.screens.sweep_tables import show_head, show_results
 
     if not screen.quiet:
         screen.end()
@@ -244,7 +244,7 @@ def _execute(
 
 
 def _plan(asked: Sweep, at_once: int | None, screen: BatchScreen, *, as_json: bool) -> None:
-    from protofl_cli.sweep_tables import plan_values, show_plan
+    from protofl_cli.screens.sweep_tables import plan_values, show_plan
     from protofl_workbench.sweeps.sweep_execution import plan_sweep
 
     checked = plan_sweep(asked, at_once=at_once, follow=screen)
@@ -256,6 +256,6 @@ def _plan(asked: Sweep, at_once: int | None, screen: BatchScreen, *, as_json: bo
 
 
 def _again(folder: Path) -> str:
-    from protofl_cli.tables import shown_path
+    from protofl_cli.screens.tables import shown_path
 
     return f"protofl sweep --resume {shown_path(folder)}"

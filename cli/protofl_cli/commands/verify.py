@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protofl_cli import render
-from protofl_cli.json_output import Json, print_json, prints_json
-from protofl_cli.options import DataDir, Debug, TrustCode, option
+from protofl_cli.json.json_output import Json, print_json, prints_json
+from protofl_cli.options.options import DataDir, Debug, TrustCode, option
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from protofl_workbench.publishing.verification import Repeated, Verification
 
 
-@prints_json("protofl_cli.json_models.sharing:Verified")
+@prints_json("protofl_cli.json.sharing:Verified")
 def verify(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="A folder that protofl publish wrote.")
@@ -86,7 +86,7 @@ def verify(
 
     datasets = assignments("--dataset", dataset or [], "NAME=FORM:PATH")
     files = assignments("--file", file or [], "OPTION=PATH")
-    from protofl.runs.progress_lines import default_progress
+    from protofl.runs.lifecycle.progress_lines import default_progress
     from protofl_workbench.publishing.layout import Changed, check_digests
     from protofl_workbench.publishing.verification import verify as check
 

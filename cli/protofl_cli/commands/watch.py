@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl.system.files.home import expand_user
-from protofl_cli import render
-from protofl_cli.json_output import Json, print_json, prints_json
-from protofl_cli.options import Debug, option
+from protofl_cli.json.json_output import Json, print_json, prints_json
+from protofl_cli.options.options import Debug, option
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from protofl.records.monitor import Monitor, RunStatus
@@ -22,7 +22,7 @@ GRACE = 10.0
 """Seconds without a running process after which it ends: a sweep may be between two runs."""
 
 
-@prints_json("protofl_cli.json_models.runs:WatchedRuns")
+@prints_json("protofl_cli.json.runs:WatchedRuns")
 def watch(
     folder: Annotated[
         Path,
@@ -41,7 +41,7 @@ def watch(
     """
     from protofl.errors import UsageError
     from protofl.records.monitor import Monitor
-    from protofl_cli.run_lines import RIGHT, RunLines, board
+    from protofl_cli.screens.run_lines import RIGHT, RunLines, board
 
     path = expand_user(folder)
     if not path.is_dir():
@@ -101,7 +101,7 @@ def _is_over(seen: list[RunStatus]) -> bool:
 def _ends(seen: list[RunStatus]) -> list[str]:
     """Say how to resume unfinished runs, and why runs diverged."""
     from protofl.records.reading import DIVERGED, UNFINISHED
-    from protofl_cli.tables import shown_path
+    from protofl_cli.screens.tables import shown_path
 
     left = [run for run in seen if run.state == UNFINISHED]
     lost = [run for run in seen if run.state == DIVERGED]

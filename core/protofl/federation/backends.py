@@ -4,14 +4,14 @@ Public as ``protofl.backends``.
 """
 
 from protofl.errors import HostFailure, NotReplayable, device_is_full
-from protofl.federation.dispatcher import Dispatcher
-from protofl.federation.host import Host
-from protofl.federation.jobs import Absent, Job, Reply, SaveReply
-from protofl.federation.plan import Plan
-from protofl.federation.pool_interface import Pool
-from protofl.federation.run_data import installed_transforms, load_dataset
-from protofl.federation.step_trace import StepTrace
-from protofl.federation.train_job import TrainJob
+from protofl.federation.clients.host import Host
+from protofl.federation.clients.step_trace import StepTrace
+from protofl.federation.clients.train_job import TrainJob
+from protofl.federation.jobs.jobs import Absent, Job, Reply, SaveReply
+from protofl.federation.jobs.pool_interface import Pool
+from protofl.federation.plan.plan import Plan
+from protofl.federation.plan.run_data import installed_transforms, load_dataset
+from protofl.federation.pools.dispatcher import Dispatcher
 from protofl.system.device import visible_as_only
 from protofl.system.machine import Idle, fresh_interpreter
 from protofl.system.transfers import has_streams, to_device

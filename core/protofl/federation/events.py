@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from protofl.federation.plan import Plan
+    from protofl.federation.plan.plan import Plan
     from protofl.records.result import Result
     from protofl.records.row import Row
     from protofl.records.run_folder import RunFolder

@@ -10,10 +10,10 @@ from protofl.errors import UsageError
 from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.records.result import Result
-from protofl.runs.lifecycle import start
-from protofl.runs.program_classes import name_classes
-from protofl.runs.progress_lines import default_progress
-from protofl.runs.request import read_request
+from protofl.runs.lifecycle.lifecycle import start
+from protofl.runs.lifecycle.progress_lines import default_progress
+from protofl.runs.request.program_classes import name_classes
+from protofl.runs.request.request import read_request
 from protofl.system.machine import Idle
 
 
@@ -96,7 +96,7 @@ def run_named(
             follow(events.Note(line))
         if reuse is None:
             return start(request, follow, idle)
-        from protofl.runs.reuse import run_or_reuse
+        from protofl.runs.resume.reuse import run_or_reuse
 
         return run_or_reuse(request, reuse, follow, idle).result
 

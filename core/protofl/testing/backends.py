@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from protofl.errors import ProtoflError, UsageError
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Evaluate, EvaluateReply, StartTrial, Train
-from protofl.federation.plan import Plan
-from protofl.federation.pool_interface import Pool
+from protofl.federation.jobs.jobs import Evaluate, EvaluateReply, StartTrial, Train
+from protofl.federation.jobs.pool_interface import Pool
+from protofl.federation.plan.plan import Plan
+from protofl.federation.round.federation import Federation
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from protofl.federation.jobs import Load, Save
+from protofl.federation.jobs.jobs import Load, Save
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.transport.encoding import Codec, form_of
 from protofl.hooks.transport.rules import Fault

@@ -26,7 +26,7 @@ from protofl.errors import ProtoflError, plugin_location
 from protofl.hooks.discovery.kinds import check_class, spec_hooks
 from protofl.hooks.discovery.registry import Registry, installed
 from protofl.hooks.plugin.members import Choice, choose
-from protofl.runs.plugin_names import installed_name, plain_name
+from protofl.runs.request.plugin_names import installed_name, plain_name
 from protofl.system.options.plugin_options import Config, VariantConfig, parse_config
 from protofl.system.sources import error_location
 

@@ -10,7 +10,7 @@ import torch
 from protofl.data.cache import cache_file
 from protofl.data.dataset import Dataset
 from protofl.errors import UsageError
-from protofl.federation.run_data import load_data
+from protofl.federation.plan.run_data import load_data
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip

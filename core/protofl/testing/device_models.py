@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from protofl.errors import ProtoflError, UsageError
-from protofl.federation.device_model import device_of, presence_of
+from protofl.federation.time.device_model import device_of, presence_of
 from protofl.hooks.plugin.members import Choice
 from protofl.system.randomness import numpy_stream
 from protofl.testing.contract import Contract, expect, refusal, skip

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from protofl.errors import ProtoflError, UsageError
-from protofl.federation.plan import Plan
+from protofl.federation.plan.plan import Plan
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.method import ROUND_HOOKS

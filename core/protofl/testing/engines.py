@@ -11,8 +11,8 @@ from torch import Tensor
 
 import protofl as pf
 from protofl.errors import UsageError
-from protofl.federation.host import chunks
-from protofl.federation.plan import Plan
+from protofl.federation.clients.host import chunks
+from protofl.federation.plan.plan import Plan
 from protofl.hooks.models.architecture import Architecture
 from protofl.hooks.plugin.members import choose
 from protofl.runs.dry_run.short_rounds import dry_run

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import protofl as pf
 from protofl.federation.events import Event, Note
-from protofl.federation.federation import Federation
-from protofl.federation.plan import Plan
+from protofl.federation.plan.plan import Plan
+from protofl.federation.round.federation import Federation
 from protofl.system.torch_state import computing_in
 from protofl.testing import toy
 

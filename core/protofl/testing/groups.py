@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from protofl.data.spec import KINDS, SampleSpec
 from protofl.errors import NotReplayable, UsageError
-from protofl.federation.run_data import kinds_of
-from protofl.federation.step_trace import StepTrace, Waits
-from protofl.federation.task_checks import tasks_of
+from protofl.federation.clients.step_trace import StepTrace, Waits
+from protofl.federation.plan.run_data import kinds_of
+from protofl.federation.plan.task_checks import tasks_of
 from protofl.hooks.models.architecture import Architecture, SplitModel, unset_model
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.system.randomness import global_stream

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from protofl.data.generators import Generator, Outline
 from protofl.errors import UsageError
-from protofl.federation.run_data import image_source
+from protofl.federation.plan.run_data import image_source
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 

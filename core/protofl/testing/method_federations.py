@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from protofl.errors import Refused
-from protofl.federation.plan import Plan
+from protofl.federation.plan.plan import Plan
 from protofl.testing import toy
 from protofl.testing.contract import expect
 from protofl.testing.donors import Sound

@@ -8,7 +8,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
-from protofl.federation.jobs import Evaluate
+from protofl.federation.jobs.jobs import Evaluate
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.keys import Key, declared_keys, matches, meaning_of

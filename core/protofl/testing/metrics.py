@@ -9,8 +9,8 @@ from torch import Tensor
 
 from protofl.data.tasks import CONTINUOUS, Task
 from protofl.errors import RunFailure
-from protofl.federation.evaluation import counted, figures_of
-from protofl.federation.task_checks import tasks_of
+from protofl.federation.clients.evaluation import counted, figures_of
+from protofl.federation.plan.task_checks import tasks_of
 from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Job, Reply, Train, TrainReply
+from protofl.federation.jobs.jobs import Job, Reply, Train, TrainReply
+from protofl.federation.round.federation import Federation
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.views.server import Server

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.hooks.views.run_info import TrackedRun
-from protofl.runs.configuration import config_of
+from protofl.runs.results.configuration import config_of
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect
 

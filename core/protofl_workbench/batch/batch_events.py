@@ -11,7 +11,7 @@ from typing import Literal
 from protofl.errors import ProtoflError
 from protofl.federation import events
 from protofl.records.failure import Failure
-from protofl.runs.request import Request
+from protofl.runs.request.request import Request
 from protofl_workbench.recorded.recorded_run import Run, load_run
 
 
@@ -21,8 +21,8 @@ class BatchRun:
 
     Attributes:
         name: Name on the screen: ``tau=10 · seed 0``.
-        request: Request for `protofl.runs.reuse`. Its ``out`` is ignored: all runs of a batch are
-            in the folder of runs.
+        request: Request for `protofl.runs.resume.reuse`. Its ``out`` is ignored: all runs of a
+            batch are in the folder of runs.
     """
 
     name: str

@@ -10,7 +10,7 @@ from typing import Protocol
 from protofl.errors import ProtoflError, UsageError
 from protofl.federation import events as of_rounds
 from protofl.records.row import Row
-from protofl.runs.request import Request
+from protofl.runs.request.request import Request
 from protofl.system.device import names_several
 from protofl.system.machine import usable_cores
 from protofl_workbench.batch import batch_events as events

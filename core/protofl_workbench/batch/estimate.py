@@ -6,10 +6,10 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from protofl.data.batches import batch_bounds
-from protofl.federation.host import Host
-from protofl.federation.jobs import Evaluate, Job, Reply, Train
-from protofl.federation.plan import Plan
-from protofl.federation.round_stages import Workload
+from protofl.federation.clients.host import Host
+from protofl.federation.jobs.jobs import Evaluate, Job, Reply, Train
+from protofl.federation.plan.plan import Plan
+from protofl.federation.round.round_stages import Workload
 from protofl.runs.dry_run.short_rounds import for_dry_rounds, measured_rounds
 
 STAGES = ("train", "prototypes", "payload", "evaluate")

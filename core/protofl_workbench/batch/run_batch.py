@@ -9,8 +9,8 @@
 
 With a `BatchSource` instead of a list, `RunBatch.do` chooses the next run from earlier outcomes.
 
-Runs start through `protofl.runs.reuse` only: finished runs are not repeated, and interrupted runs
-are resumed. `run_all` does not raise errors of runs; they are in each `Outcome`.
+Runs start through `protofl.runs.resume.reuse` only: finished runs are not repeated, and interrupted
+runs are resumed. `run_all` does not raise errors of runs; they are in each `Outcome`.
 
 Each parallel run has a worker process, which also does later runs. There are as many parallel runs
 as cores; fewer runs have several hosts each. Results do not depend on these numbers.
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.runs.request import Request
+from protofl.runs.request.request import Request
 from protofl.system.files.home import expand_user
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome

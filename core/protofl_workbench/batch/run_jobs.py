@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 
 from protofl.errors import ProtoflError
 from protofl.federation import events as of_rounds
-from protofl.federation.plan import Plan
+from protofl.federation.plan.plan import Plan
 from protofl.records.reading import Reading
 from protofl.records.run_folder import RunFolder
 from protofl.runs.dry_run.short_rounds import dry_run
-from protofl.runs.request import Request
-from protofl.runs.requested_run import RequestedRun
-from protofl.runs.reuse import DivergedBefore, run_or_reuse
+from protofl.runs.request.request import Request
+from protofl.runs.resume.requested_run import RequestedRun
+from protofl.runs.resume.reuse import DivergedBefore, run_or_reuse
 from protofl.system.machine import Idle
 from protofl.system.options.table import EXTENT, OPTIONS
 from protofl_workbench.batch import batch_events as events

@@ -19,10 +19,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from protofl.federation.federation import Federation
-from protofl.federation.host import Host
-from protofl.federation.jobs import Job, Reply, Train
-from protofl.federation.plan import Plan
+from protofl.federation.clients.host import Host
+from protofl.federation.jobs.jobs import Job, Reply, Train
+from protofl.federation.plan.plan import Plan
+from protofl.federation.round.federation import Federation
 from protofl_workbench.cards.toy_runs import ToyRuns, plan_of, toy_runs
 
 BASELINE = "local"

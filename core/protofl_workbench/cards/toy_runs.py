@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from protofl.federation.plan import Plan
+from protofl.federation.plan.plan import Plan
 from protofl.system.device import compute_threads
 from protofl.testing import MethodContract, toy
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from protofl.errors import UsageError, unknown
 from protofl.federation import events
 from protofl.records.layout import CONFIG, PARTITION
-from protofl.runs.identity import file_digests
 from protofl.runs.python_api import run_named
+from protofl.runs.results.identity import file_digests
 from protofl.system.consent import check_recorded
 from protofl.system.files.atomic import default_data_dir, parse_json, regular_file, write_json
 from protofl.system.files.home import expand_user
@@ -37,7 +37,7 @@ from protofl_workbench.publishing.derivation import check_derived
 from protofl_workbench.recorded.recorded_run import Run
 
 if TYPE_CHECKING:
-    from protofl.federation.plan import Plan
+    from protofl.federation.plan.plan import Plan
 
 TOLERANCE = 0.02
 """Largest difference of accuracies, as a fraction, where bits cannot be expected to be equal."""

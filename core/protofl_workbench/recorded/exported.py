@@ -22,7 +22,7 @@ from protofl.data.preparation import Preparation
 from protofl.data.spec import SampleSpec
 from protofl.data.tasks import Task
 from protofl.errors import UsageError
-from protofl.federation.run_data import fitting_of
+from protofl.federation.plan.run_data import fitting_of
 from protofl.hooks.discovery.registry import TABLES
 from protofl.system.files.atomic import regular_file
 from protofl.system.files.home import missing_path

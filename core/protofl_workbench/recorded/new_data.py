@@ -18,9 +18,9 @@ from protofl.data.npz import read_arrays
 from protofl.data.preparation import Preparation
 from protofl.data.tasks import CONTINUOUS, variance_of
 from protofl.errors import UsageError, unknown
-from protofl.federation.evaluation import counted, figures_of
-from protofl.federation.plan import Plan
-from protofl.federation.run_data import fitting_of, load_data, options_like
+from protofl.federation.clients.evaluation import counted, figures_of
+from protofl.federation.plan.plan import Plan
+from protofl.federation.plan.run_data import fitting_of, load_data, options_like
 from protofl.hooks.discovery.registry import TABLES
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.wire.payload import Payload

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from protofl.data.preparation import Preparation
-    from protofl.federation.plan import Plan
+    from protofl.federation.plan.plan import Plan
     from protofl.hooks.models.architecture import SplitModel
     from protofl.hooks.wire.payload import Payload
     from protofl.system.options.settings import Settings
@@ -144,7 +144,7 @@ class Run(Reading):
         Raises:
             UsageError: Data or plugins are missing, or the data have changed.
         """
-        from protofl.federation.plan import Plan
+        from protofl.federation.plan.plan import Plan
         from protofl.system.consent import check_recorded
         from protofl.system.options.parsing import options_in
         from protofl.system.options.table import portable
@@ -253,7 +253,7 @@ class Run(Reading):
             UsageError: The run has not kept the round, the client does not exist, or its data or
                 plugins are missing.
         """
-        from protofl.federation.host import build_client
+        from protofl.federation.clients.host import build_client
         from protofl.hooks.wire.weights import load_weights
 
         self._check_client(client)

@@ -21,11 +21,11 @@ from protofl.data.arrays import joined_samples
 from protofl.data.preparation import Preparation
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError, error_context
-from protofl.federation.host import build_client
-from protofl.federation.plan import Plan
-from protofl.federation.round_totals import Totals
-from protofl.federation.run_data import fitting_of
-from protofl.federation.server_side import ServerSide
+from protofl.federation.clients.host import build_client
+from protofl.federation.plan.plan import Plan
+from protofl.federation.plan.run_data import fitting_of
+from protofl.federation.round.round_totals import Totals
+from protofl.federation.round.server_side import ServerSide
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.modules import CombinedModule
 from protofl.hooks.transport.payload_validation import DownloadValidation

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from protofl.errors import UsageError
-from protofl.federation.plan import Plan
+from protofl.federation.plan.plan import Plan
 from protofl.hooks.wire.payload import Payload
 from protofl.records.reading import Reading
 from protofl.records.weights import read_weights
-from protofl.runs.configuration import check_same_data
+from protofl.runs.results.configuration import check_same_data
 from protofl.system.machine import machine_facts, recorded_facts
 from protofl.system.torch_state import standard_torch
 from protofl.system.version import versions

@@ -12,9 +12,9 @@ import torch
 
 from protofl import functional
 from protofl.errors import UsageError
-from protofl.federation.plan import Plan
-from protofl.federation.round_totals import Totals
-from protofl.federation.server_side import ServerSide
+from protofl.federation.plan.plan import Plan
+from protofl.federation.round.round_totals import Totals
+from protofl.federation.round.server_side import ServerSide
 from protofl.functional.margins import class_margins
 from protofl.hooks.wire.payload import Payload, stack_rows
 from protofl.system.device import compute_threads, device_of

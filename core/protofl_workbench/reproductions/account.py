@@ -19,18 +19,18 @@ from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.split import Split
 from protofl.errors import UsageError
-from protofl.federation.federation import Federation
-from protofl.federation.host import Host
-from protofl.federation.plan import Plan
-from protofl.federation.train_job import TrainJob
+from protofl.federation.clients.host import Host
+from protofl.federation.clients.train_job import TrainJob
+from protofl.federation.plan.plan import Plan
+from protofl.federation.round.federation import Federation
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs import hookimpl
 from protofl.hooks.models.flops import training_flops
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.views.batch import Output
 from protofl.records.row import Row
-from protofl.runs.planning import plan_run
-from protofl.runs.request import Request
+from protofl.runs.request.planning import plan_run
+from protofl.runs.request.request import Request
 from protofl.system.options.plugin_options import Config
 from protofl_workbench.reproductions.reproduction import Values
 

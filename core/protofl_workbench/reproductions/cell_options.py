@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protofl.errors import ProtoflError
-from protofl.runs.request import Request
+from protofl.runs.request.request import Request
 from protofl.system.options.parsing import read_names
 from protofl.system.options.plugin_options import Config, option_names
 from protofl.system.options.table import OWNERS, SEVERAL

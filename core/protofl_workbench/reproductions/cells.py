@@ -21,7 +21,7 @@ from protofl_workbench.reproductions.reproduction import (
 from protofl_workbench.reproductions.reproduction_figures import READERS
 
 if TYPE_CHECKING:
-    from protofl.runs.request import Request
+    from protofl.runs.request.request import Request
 
 NESTED = ("set", "use")
 
@@ -101,7 +101,7 @@ class Cell:
         Raises:
             UsageError: The form of an option is wrong.
         """
-        from protofl.runs.request import read_request
+        from protofl.runs.request.request import read_request
         from protofl.system.options.parsing import parse_options
 
         request = read_request(self.options, file=self.file)
@@ -148,7 +148,7 @@ def cells_of(reproduction: Reproduction, change: Change) -> list[Cell]:
 
 def _allow(change: Change) -> None:
     """Allow the code that the user names on the command line."""
-    from protofl.runs.plugin_names import places_in
+    from protofl.runs.request.plugin_names import places_in
     from protofl.system.consent import allow
 
     for options in (change.options, *({"dataset": text} for text in change.datasets.values())):

@@ -11,13 +11,13 @@ import numpy as np
 
 from protofl.errors import ProtoflError, UsageError
 from protofl.federation.events import Event, Note, ignore
-from protofl.federation.run_data import load_data
+from protofl.federation.plan.run_data import load_data
 from protofl.hooks.plugin.members import choose
 from protofl.records.reading import Reading
 from protofl.records.row import Row
-from protofl.runs.request import Request
-from protofl.runs.requested_run import RequestedRun
-from protofl.runs.reuse import find
+from protofl.runs.request.request import Request
+from protofl.runs.resume.requested_run import RequestedRun
+from protofl.runs.resume.reuse import find
 from protofl.system.files.atomic import default_data_dir
 from protofl.system.files.home import expand_user
 from protofl.system.options.plugin_options import Config, consents

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 
 from protofl.errors import ProtoflError, UsageError
-from protofl.federation.plan import Plan
-from protofl.federation.resolution import resolve
+from protofl.federation.plan.plan import Plan
+from protofl.federation.plan.resolution import resolve
 from protofl.hooks.discovery.registry import installed
 from protofl.system.options.table import CHOOSING
 from protofl.testing.contract import Contract, expect, skip

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from protofl.errors import UsageError
-from protofl.federation.plan import Plan
+from protofl.federation.plan.plan import Plan
 from protofl.records.failure import repeated_failure
 from protofl.system.consent import digest_of
 from protofl.system.files.home import expand_user

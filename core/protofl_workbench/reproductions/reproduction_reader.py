@@ -227,7 +227,7 @@ def _check_options(
 
 def _check_consent(file: File, path: tuple[str, ...], name: str, value: Any) -> None:  # noqa: ANN401
     """Check that code and folders that a reproduction names were allowed by the user."""
-    from protofl.runs.plugin_names import places_in
+    from protofl.runs.request.plugin_names import places_in
     from protofl.system.consent import check_code, check_output
 
     if places := places_in({name: value}).get(name):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from protofl.errors import UsageError, unknown
-from protofl.runs.request import Request
+from protofl.runs.request.request import Request
 from protofl.system.options.parsing import read_names
 from protofl.system.options.plugin_options import Config, option_names
 from protofl.system.options.table import (

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from protofl.errors import UsageError, unknown
-from protofl.runs.plugin_names import places_in
-from protofl.runs.request import Request, read_request
+from protofl.runs.request.plugin_names import places_in
+from protofl.runs.request.request import Request, read_request
 from protofl.system.consent import check_code
 from protofl.system.files.atomic import write_file
 from protofl.system.files.home import expand_user

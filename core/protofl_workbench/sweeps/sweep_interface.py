@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.runs.plugin_names import Extra
-from protofl.runs.program_classes import name_classes
-from protofl.runs.request import read_request
+from protofl.runs.request.plugin_names import Extra
+from protofl.runs.request.program_classes import name_classes
+from protofl.runs.request.request import read_request
 from protofl.system.files.home import expand_user
 from protofl.system.options.table import validated
 from protofl_workbench.batch import batch_events as events

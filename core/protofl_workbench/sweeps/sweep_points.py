@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from protofl.runs.plugin_names import name_plugins
-from protofl.runs.request import Request
+from protofl.runs.request.plugin_names import name_plugins
+from protofl.runs.request.request import Request
 from protofl.system.options.parsing import merge_options
 from protofl.system.options.table import CHOOSING
 from protofl_workbench.sweeps.axes import Axis, Point

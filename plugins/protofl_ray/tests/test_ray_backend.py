@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.federation.jobs import StartTrial, Train
+from protofl.federation.jobs.jobs import StartTrial, Train
 from protofl_ray import backend, cluster
 from protofl_ray.actor import HostActor, fingerprint
 

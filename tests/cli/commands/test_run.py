@@ -11,9 +11,9 @@ import time
 import pytest
 
 import protofl as pf
-from protofl.federation.federation import Federation
+from protofl.federation.round.federation import Federation
 from protofl.hooks.discovery import kinds
-from protofl_cli.render import Bars
+from protofl_cli.screens.render import Bars
 
 LAST_TABLE = (
     "best on test samples (as the papers)",
@@ -146,7 +146,7 @@ def test_a_terminal_gets_a_live_line(cli, tiny, monkeypatch):
 
 
 def test_a_long_round_gives_signs_of_life(cli, tiny, monkeypatch):
-    monkeypatch.setattr("protofl_cli.screen.SIGN_OF_LIFE", 0.0)
+    monkeypatch.setattr("protofl_cli.screens.screen.SIGN_OF_LIFE", 0.0)
     train_server, print_line, said = Federation.train_server, Bars.line, threading.Event()
 
     def line(self, text, *style):

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import protofl as pf
 from protofl import UsageError, events
-from protofl.runs.event_lines import EventLines
+from protofl.runs.lifecycle.event_lines import EventLines
 from protofl_cli.app import app
-from protofl_cli.json_output import schema_of
+from protofl_cli.json.json_output import schema_of
 
 RUN = "fedproto --models mlp --dataset wine --clients 3 --rounds 2 --backend local --no-dry-run"
 
@@ -27,7 +27,7 @@ def run(*words):
 def lines(text):
     """Return the events of a text after comparing each with the schema."""
     validator = jsonschema.Draft202012Validator(
-        schema_of("protofl_cli.json_models.events:EventLine", "events")
+        schema_of("protofl_cli.json.events:EventLine", "events")
     )
     found = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
     for each in found:
@@ -130,7 +130,7 @@ def test_the_end_of_a_run_that_does_not_finish_is_told(tmp_path):
 @pytest.mark.slow
 def test_an_interrupted_run_says_so(monkeypatch):
     """The command itself passes on the interruption, and its exit code is that of the line."""
-    from protofl.runs import round_commits
+    from protofl.runs.results import round_commits
 
     def interrupt(self):
         raise KeyboardInterrupt

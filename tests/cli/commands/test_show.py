@@ -14,7 +14,7 @@ from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import donation
 from protofl.hooks.wire.keys import RUNTIME_KEYS
 from protofl.system.options.plugin_options import option_names
-from protofl_cli import topic_pages
+from protofl_cli.pages import topic_pages
 
 PLUGINS = Registry().plugins()
 LARGE = {"htfe3", "htfe4", "htfe5", "htfe8", "htfe9", "htm10", "htfe8-htc4", "res34-htc4"}

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from protofl.hooks.discovery.kinds import KINDS, spec_hooks
-from protofl_cli.hook_texts import EXAMPLES, WHEN, example, returns, signature
+from protofl_cli.pages.hook_texts import EXAMPLES, WHEN, example, returns, signature
 
 ALL = [(kind, hook) for kind in KINDS for hook in spec_hooks(kind)]
 

@@ -14,7 +14,7 @@ import protofl as pf
 from protofl.data import fitting
 from protofl.data.fitting import FittedSamples
 from protofl.data.split import Split
-from protofl.federation.run_data import fitting_of
+from protofl.federation.plan.run_data import fitting_of
 from protofl_workbench.recorded.exported import Exported, read_exported
 
 Preparation, Fitted, Scaling = pf.datasets.Preparation, pf.datasets.Fitted, pf.datasets.Scaling

@@ -7,9 +7,9 @@ from protofl import UsageError, hookimpl
 from protofl.backends import Plan
 from protofl.data.generators import to_channels, to_size
 from protofl.datasets import Dataset, Outline
-from protofl.federation.run_data import image_source
+from protofl.federation.plan.run_data import image_source
 from protofl.hooks.plugin.members import Choice
-from protofl.runs.configuration import config_of
+from protofl.runs.results.configuration import config_of
 
 CPU = torch.device("cpu")
 

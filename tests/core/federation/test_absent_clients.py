@@ -16,9 +16,9 @@ from slowness import quick
 from torch import nn
 
 import protofl as pf
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Train
-from protofl.federation.participation import Participation
+from protofl.federation.jobs.jobs import Train
+from protofl.federation.round.federation import Federation
+from protofl.federation.round.participation import Participation
 from protofl.system.files.tensors import read_tensors
 
 OPTIONS = {"clients": 10, "rounds": 4, "dry_run": False}

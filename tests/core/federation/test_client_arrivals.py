@@ -10,9 +10,9 @@ from runtime_toys import Toy1, install, lines_of, make_plan, quarters, train, wi
 
 import protofl as pf
 from protofl.data.batches import training_batches
-from protofl.federation.client_arrivals import NEVER, first_rounds, unseen_clients
-from protofl.federation.jobs import Evaluate
-from protofl.federation.participation import Participation, check_participation
+from protofl.federation.jobs.jobs import Evaluate
+from protofl.federation.plan.client_arrivals import NEVER, first_rounds, unseen_clients
+from protofl.federation.round.participation import Participation, check_participation
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.system.options.parsing import read_joins
 from protofl.testing import toy as toyfed

@@ -11,7 +11,7 @@ from slowness import quick
 
 import protofl as pf
 from protofl.backends import Job, SaveReply
-from protofl.federation.jobs import StartTrial
+from protofl.federation.jobs.jobs import StartTrial
 
 GIVEN = {"clients": 5, "rounds": 4, "participation": 0.6, "dry_run": False}
 

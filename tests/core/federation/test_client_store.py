@@ -14,9 +14,9 @@ from runtime_toys import make_plan, open_federation, without_times
 from torch import nn
 
 import protofl as pf
-from protofl.federation import client_store as store
-from protofl.federation import host
-from protofl.federation.jobs import Drop, Evaluate, Load, Save, StartTrial, Train
+from protofl.federation.clients import client_store as store
+from protofl.federation.clients import host
+from protofl.federation.jobs.jobs import Drop, Evaluate, Load, Save, StartTrial, Train
 from protofl.system.files.atomic import link_or_copy
 from protofl.system.files.tensors import read_tensors, write_tensors
 
@@ -312,7 +312,7 @@ def test_downloads_that_differ_are_prepared_a_part_at_a_time(monkeypatch):
             return torch.eye(4)[client.id % 4].expand(len(x), 4)
 
     whole = open_federation(make_plan(Own)).round(0)[0]
-    monkeypatch.setattr("protofl.federation.server_side.AHEAD", 900)
+    monkeypatch.setattr("protofl.federation.round.server_side.AHEAD", 900)
     federation = open_federation(make_plan(Own))
     sizes, original = [], federation.pool.run
 

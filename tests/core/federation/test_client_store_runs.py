@@ -13,7 +13,7 @@ from slowness import quick
 from torch import nn
 
 import protofl as pf
-from protofl.federation import client_store as store
+from protofl.federation.clients import client_store as store
 from protofl.records.checkpoint import Checkpoint
 from protofl.records.run_folder import RunFolder
 

@@ -2,8 +2,8 @@
 
 import threading
 
-from protofl.federation import recovery as watching
-from protofl.federation.recovery import NAME, Deadlines
+from protofl.federation.jobs import recovery as watching
+from protofl.federation.jobs.recovery import NAME, Deadlines
 
 
 class Clock:

@@ -18,8 +18,7 @@ import pytest
 import protofl as pf
 from protofl.backends import Absent
 from protofl.errors import Late
-from protofl.federation import host_pool
-from protofl.federation.jobs import (
+from protofl.federation.jobs.jobs import (
     Drop,
     Evaluate,
     EvaluateReply,
@@ -28,7 +27,8 @@ from protofl.federation.jobs import (
     StartTrial,
     Train,
 )
-from protofl.federation.recovery import Deadline
+from protofl.federation.jobs.recovery import Deadline
+from protofl.federation.pools import host_pool
 from protofl.schedules import TrainReply
 
 

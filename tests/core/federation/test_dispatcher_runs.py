@@ -11,8 +11,8 @@ from slowness import quick
 from torch import nn
 
 import protofl as pf
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Train
+from protofl.federation.jobs.jobs import Train
+from protofl.federation.round.federation import Federation
 
 pytestmark = pytest.mark.always
 

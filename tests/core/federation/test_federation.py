@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl.data.batches import LEAST
-from protofl.federation.jobs import Evaluate
+from protofl.federation.jobs.jobs import Evaluate
 
 
 class Projecting:

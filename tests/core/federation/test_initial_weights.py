@@ -9,7 +9,7 @@ from runtime_toys import GIVEN, train, without_times
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.runs.configuration import config_of
+from protofl.runs.results.configuration import config_of
 
 pytestmark = pytest.mark.usefixtures("toys")
 QUICK = {"rounds": 1, "progress": False}

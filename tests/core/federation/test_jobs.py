@@ -9,7 +9,7 @@ from runtime_toys import make_plan
 
 import protofl as pf
 from protofl.backends import Job
-from protofl.federation.jobs import (
+from protofl.federation.jobs.jobs import (
     Drop,
     Evaluate,
     EvaluateReply,

@@ -14,9 +14,9 @@ from runtime_toys import install, make_plan, train, without_times
 from slowness import quick
 
 import protofl as pf
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Evaluate
-from protofl.federation.participation import Participation
+from protofl.federation.jobs.jobs import Evaluate
+from protofl.federation.round.federation import Federation
+from protofl.federation.round.participation import Participation
 
 LOST = {
     ("before_upload", 4, 1): "left",

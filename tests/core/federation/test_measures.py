@@ -10,8 +10,8 @@ import torch
 from runtime_toys import install, make_plan, train, without_times
 
 import protofl as pf
-from protofl.federation.federation import Federation
-from protofl.federation.round_totals import check_measures
+from protofl.federation.round.federation import Federation
+from protofl.federation.round.round_totals import check_measures
 from protofl.hooks.models.flops import training_flops
 from protofl.runs.dry_run.short_rounds import count_flops
 from protofl.testing import toy

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from slowness import quick
 
 import protofl as pf
-from protofl.federation.observer import check_observing
-from protofl.federation.round_totals import margins
+from protofl.federation.round.observer import check_observing
+from protofl.federation.round.round_totals import margins
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.transport.payload_validation import UploadValidation
 from protofl.hooks.views.run_info import Cards

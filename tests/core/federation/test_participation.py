@@ -9,8 +9,8 @@ from slowness import quick
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.federation.federation import Federation
-from protofl.federation.participation import Participation
+from protofl.federation.round.federation import Federation
+from protofl.federation.round.participation import Participation
 from protofl.records.row import Row
 
 OPTIONS = {"clients": 8, "rounds": 6, "participation": 0.5, "dry_run": False}

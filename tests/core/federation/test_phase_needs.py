@@ -105,7 +105,7 @@ EXTRA = {
 @pytest.fixture
 def federation(tmp_path):
     from protofl.backends import Host
-    from protofl.federation.federation import Federation
+    from protofl.federation.round.federation import Federation
     from protofl.runs.dry_run.short_rounds import dry_run
 
     class Here:

@@ -8,8 +8,8 @@ from fake_pools import PresentPool
 from runtime_toys import install, make_plan, train, without_times
 
 import protofl as pf
-from protofl.federation import participation
-from protofl.federation.federation import Federation
+from protofl.federation.round import participation
+from protofl.federation.round.federation import Federation
 
 GIVEN = {"clients": 8, "rounds": 4, "participation": 0.5, "dry_run": False}
 

@@ -11,9 +11,9 @@ from runtime_toys import make_plan, without_times
 
 import protofl as pf
 from protofl.backends import Absent, Host
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Evaluate, Save, Train
-from protofl.federation.participation import Participation
+from protofl.federation.jobs.jobs import Evaluate, Save, Train
+from protofl.federation.round.federation import Federation
+from protofl.federation.round.participation import Participation
 from protofl.hooks.transport.rules import RULES, printable
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from runtime_toys import lines_of, make_plan, open_federation, without_times
 
-import protofl.federation.host
+import protofl.federation.clients.host
 from protofl.hooks.transport.encoding import Codec
 from protofl.hooks.transport.payload_validation import DownloadValidation, UploadValidation
 
@@ -46,7 +46,7 @@ def counted_round(gpu, monkeypatch, options):
     watch(UploadValidation, "admit", "uploads")
     watch(DownloadValidation, "__call__", "downloads")
     watch(Codec, "pack", "packing")
-    watch(protofl.federation.host, "score", "scoring")
+    watch(protofl.federation.clients.host, "score", "scoring")
     row, _ = federation.round(1)
     assert row["participants"] == row["evaluated"] == CLIENTS
     return counts

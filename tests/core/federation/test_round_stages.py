@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl.data.batches import batch_bounds
-from protofl.federation.federation import Federation
-from protofl.federation.round_stages import Workload
+from protofl.federation.round.federation import Federation
+from protofl.federation.round.round_stages import Workload
 from protofl.system import progress
 from protofl.system.progress import Counter, Stage
 from protofl.testing.toy import WatchedPool

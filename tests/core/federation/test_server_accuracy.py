@@ -10,7 +10,7 @@ from runtime_toys import GIVEN, PARTS, install, lines_of, make_plan, open_federa
 from torch import nn
 
 import protofl as pf
-from protofl.federation import server_side
+from protofl.federation.round import server_side
 from protofl.testing import toy as toyfed
 
 

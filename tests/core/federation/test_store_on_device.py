@@ -14,8 +14,9 @@ from slowness import quick
 from torch import nn
 
 import protofl as pf
-from protofl.federation import client_store, parked, store_choice
-from protofl.federation.jobs import Evaluate, Save, StartTrial, Train, Undo
+from protofl.federation.clients import client_store, parked
+from protofl.federation.jobs.jobs import Evaluate, Save, StartTrial, Train, Undo
+from protofl.federation.plan import store_choice
 from protofl.runs.dry_run.short_rounds import dry_run, for_dry_rounds
 from protofl_plugins.engines.eager import Eager
 
@@ -347,7 +348,7 @@ def test_samples_that_do_not_fit_are_copied_batch_by_batch(gpu, monkeypatch, tmp
     options = {"rounds": 2, "unseen": 0.25, "augment": True, "measure": ["global-accuracy"]}
     expected = without_times(lines_of(make_plan("fedproto", **options)))
     monkeypatch.setattr(
-        "protofl.federation.plan.room_for_samples", lambda *_: SAMPLES - 1, raising=True
+        "protofl.federation.plan.plan.room_for_samples", lambda *_: SAMPLES - 1, raising=True
     )
     gpu.copies.clear()
     assert without_times(lines_of(on("device", "fedproto", **options))) == expected
@@ -466,7 +467,7 @@ def test_then_one_by_one_in_eager(gpu, needy):
 
 @pytest.mark.slow
 def test_then_clients_leave_the_device(gpu, monkeypatch):
-    monkeypatch.setattr("protofl.federation.plan.room_for_samples", lambda *_: SAMPLES)
+    monkeypatch.setattr("protofl.federation.plan.plan.room_for_samples", lambda *_: SAMPLES)
     options = {"clients": 16, "rounds": 2, "batch_size": 3}
     expected = without_times(lines_of(make_plan("fedproto", **options)))
     monkeypatch.setattr(client_store, "free_memory", lambda device: 0)

@@ -9,7 +9,7 @@ import torch
 from runtime_toys import install, lines_of, make_plan, open_federation, train, without_times
 
 import protofl as pf
-from protofl.federation.jobs import Evaluate
+from protofl.federation.jobs.jobs import Evaluate
 from protofl.records.result import is_best, summarise
 from protofl.records.row import Row
 from protofl.testing import toy as toyfed

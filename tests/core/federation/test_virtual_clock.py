@@ -12,10 +12,10 @@ from runtime_toys import GIVEN, PARTS, install, make_plan, train, without_times
 
 import protofl as pf
 from protofl.backends import Absent, Plan
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Train
-from protofl.federation.participation import Participation
-from protofl.federation.virtual_clock import Clock, end_of_round
+from protofl.federation.jobs.jobs import Train
+from protofl.federation.round.federation import Federation
+from protofl.federation.round.participation import Participation
+from protofl.federation.time.virtual_clock import Clock, end_of_round
 
 OPTIONS = {"clients": 8, "rounds": 4, "participation": 0.5, "dry_run": False}
 VIRTUAL = ("absent", "virtual")

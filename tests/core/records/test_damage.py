@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import protofl as pf
 from protofl.records.run_index import runs_in
-from protofl.runs import configuration as config
+from protofl.runs.results import configuration as config
 from protofl.system.files.lock import folder_lock
 from protofl_cli.app import app
 from protofl_cli.commands import watch

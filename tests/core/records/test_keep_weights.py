@@ -12,7 +12,7 @@ from slowness import quick
 from typer.testing import CliRunner
 
 import protofl as pf
-from protofl.runs import kept_weights
+from protofl.runs.results import kept_weights
 from protofl.system.options.parsing import kept_rounds, read_kept
 from protofl_cli.app import app
 

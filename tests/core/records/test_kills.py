@@ -92,9 +92,9 @@ def test_killed_runs_have_the_folders_of_others(tmp_path, method, pytestconfig):
 WRITES_IN_A_THREAD = """
 import os, signal, sys, time
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the command line answers it
-import protofl.federation.federation, protofl.runs.lifecycle as lifecycle
+import protofl.federation.round.federation, protofl.runs.lifecycle.lifecycle as lifecycle
 from protofl_cli.start import main
-protofl.federation.federation.has_streams = lambda device: True
+protofl.federation.round.federation.has_streams = lambda device: True
 write = lifecycle.write_tensors
 def slow(*file):
     open(os.environ["MARK"], "w").close()

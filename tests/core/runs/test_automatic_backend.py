@@ -13,9 +13,9 @@ from runtime_toys import GIVEN, train, without_times
 import protofl as pf
 from protofl.backends import Host, Plan
 from protofl.records.row import Row
-from protofl.runs import automatic_choices
-from protofl.runs.automatic_choices import begins_early, choose_backend
-from protofl.runs.resumption import _recorded_backend
+from protofl.runs.lifecycle import automatic_choices
+from protofl.runs.lifecycle.automatic_choices import begins_early, choose_backend
+from protofl.runs.lifecycle.resumption import _recorded_backend
 from protofl_plugins.backends.process import Process
 
 pytestmark = pytest.mark.usefixtures("toys", "two_cores")
@@ -23,7 +23,10 @@ pytestmark = pytest.mark.usefixtures("toys", "two_cores")
 
 @pytest.fixture
 def two_cores(monkeypatch):
-    for module in (automatic_choices, __import__("protofl.federation.resolution", fromlist=["x"])):
+    for module in (
+        automatic_choices,
+        __import__("protofl.federation.plan.resolution", fromlist=["x"]),
+    ):
         monkeypatch.setattr(module, "usable_cores", lambda: [0, 1])
 
 

@@ -13,10 +13,15 @@ from slowness import quick
 
 import protofl as pf
 from protofl.backends import Host, Plan
-from protofl.federation.federation import Federation
-from protofl.runs import automatic_choices, engine_trial
-from protofl.runs.automatic_choices import Measured, choose_engine, shortest, would_measure
-from protofl.runs.engine_trial import (
+from protofl.federation.round.federation import Federation
+from protofl.runs.lifecycle import automatic_choices, engine_trial
+from protofl.runs.lifecycle.automatic_choices import (
+    Measured,
+    choose_engine,
+    shortest,
+    would_measure,
+)
+from protofl.runs.lifecycle.engine_trial import (
     EngineTrial,
     Spread,
     TrialRound,

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 import protofl as pf
 from protofl.backends import Plan
 from protofl.hooks.discovery.registry import Registry
-from protofl.runs import automatic_choices
-from protofl.runs.planning import plan_run
-from protofl.runs.request import read_request
+from protofl.runs.lifecycle import automatic_choices
+from protofl.runs.request.planning import plan_run
+from protofl.runs.request.request import read_request
 from protofl.system.options.settings import Settings
 from protofl_cli.app import app
 
@@ -161,7 +161,10 @@ def test_what_cannot_be_done_is_found_when_the_plan_is_made(options, words):
 @pytest.mark.parametrize(("startup", "backend"), [(1e9, "local"), (0.0, "process")])
 def test_the_page_of_the_plan_has_the_choices_of_the_run(cli, monkeypatch, startup, backend):
     monkeypatch.setattr(automatic_choices, "STARTUP", startup)
-    for module in ("protofl.runs.automatic_choices", "protofl.federation.resolution"):
+    for module in (
+        "protofl.runs.lifecycle.automatic_choices",
+        "protofl.federation.plan.resolution",
+    ):
         monkeypatch.setattr(f"{module}.usable_cores", lambda: [0, 1])
     page = cli("run", "fedproto", *WORDS, "--lr", "0.2", "--plan")
     assert f"engine eager, backend {backend}" in page

@@ -12,7 +12,7 @@ from runtime_toys import request_of_program
 from torch import nn
 
 import protofl as pf
-from protofl.runs.request import read_request
+from protofl.runs.request.request import read_request
 from protofl_plugins.methods.fedproto import FedProto
 from protofl_plugins.models.mlp import MLPs
 

@@ -10,7 +10,7 @@ from runtime_toys import make_plan
 
 import protofl as pf
 from protofl.errors import unknown
-from protofl.runs.request import read_request
+from protofl.runs.request.request import read_request
 from protofl.system.files.atomic import default_data_dir
 from protofl.system.options.parsing import as_typed
 

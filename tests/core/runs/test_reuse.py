@@ -15,9 +15,9 @@ from torch.nn.functional import cross_entropy
 from written_records import seal
 
 import protofl as pf
-from protofl.runs.lifecycle import start
-from protofl.runs.request import Request, read_request
-from protofl.runs.reuse import find, run_or_reuse
+from protofl.runs.lifecycle.lifecycle import start
+from protofl.runs.request.request import Request, read_request
+from protofl.runs.resume.reuse import find, run_or_reuse
 from protofl.system.files.lock import folder_lock
 from protofl.system.options.parsing import as_typed, parse_options
 from protofl_workbench.recorded.recorded_run import run_of
@@ -317,7 +317,7 @@ def test_an_end_that_cannot_be_written_loses_no_round(runs, log, monkeypatch):
 
 
 def test_the_end_of_a_run_that_is_written_just_now_is_waited_for(runs, monkeypatch):
-    monkeypatch.setattr("protofl.runs.reuse.SECONDS", 0.01)
+    monkeypatch.setattr("protofl.runs.resume.reuse.SECONDS", 0.01)
     with pytest.raises(Killed):
         run_or_reuse(ask(rounds=3), runs, kill_at_the_end)
     (folder,) = (p for p in runs.iterdir() if p.name[0] != ".")
@@ -572,7 +572,7 @@ def test_two_that_want_the_same_run_at_once_train_it_once(runs):
 
 def test_one_waits_for_a_run_that_goes_on_without_it(runs, monkeypatch):
     """The lock of a run that `protofl run --out DIR` started is noticed."""
-    monkeypatch.setattr("protofl.runs.reuse.SECONDS", 0.01)
+    monkeypatch.setattr("protofl.runs.resume.reuse.SECONDS", 0.01)
     with pytest.raises(Killed):
         run_or_reuse(ask(rounds=3), runs, kill(2))
     (folder,) = (p for p in runs.iterdir() if p.name[0] != ".")

@@ -19,12 +19,12 @@ from runtime_toys import install, train, without_times
 from slowness import quick
 
 import protofl as pf
-from protofl.federation import host
-from protofl.federation.federation import Federation
+from protofl.federation.clients import host
+from protofl.federation.round.federation import Federation
 from protofl.records.checkpoint import Commit
 from protofl.records.run_folder import RunFolder
-from protofl.runs import lifecycle
-from protofl.runs.round_commits import CommitThread, wait_for_commits
+from protofl.runs.lifecycle import lifecycle
+from protofl.runs.results.round_commits import CommitThread, wait_for_commits
 from protofl.system.transfers import copied
 
 OPTIONS = {"rounds": 4, "participation": 0.5, "seed": 2, "device": "simgpu", "dry_run": False}

@@ -176,7 +176,7 @@ def test_one_that_can_t_track_is_refused_before_anything(tmp_path):
 
 
 def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("protofl.runs.tracking.LAST_WAIT", 0.05)
+    monkeypatch.setattr("protofl.runs.lifecycle.tracking.LAST_WAIT", 0.05)
     result, notes = tracked(tmp_path / "run", rounds=2, set={"tells.slow": "open_run"})
     assert len(result.record) == 2 and TOLD == []
     (note,) = notes
@@ -206,7 +206,7 @@ def test_a_user_may_end_the_wait_and_has_the_run(tmp_path):
 
 
 def test_rounds_that_one_can_t_take_are_left_out_and_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("protofl.runs.tracking.WAITING", 1)
+    monkeypatch.setattr("protofl.runs.lifecycle.tracking.WAITING", 1)
     notes = []
 
     def follow(event):

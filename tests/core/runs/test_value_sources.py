@@ -8,7 +8,7 @@ import pytest
 from runtime_toys import GIVEN, Tiny, train
 
 import protofl as pf
-from protofl.runs.request import sources_in
+from protofl.runs.request.request import sources_in
 
 pytestmark = pytest.mark.usefixtures("toys")
 

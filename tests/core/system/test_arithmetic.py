@@ -11,9 +11,9 @@ from runtime_toys import GIVEN, PARTS, install, make_plan, train
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.runs.configuration import about_arithmetic, config_of
-from protofl.runs.identity import defaults_of, differences, identity_of
-from protofl.runs.resumption import resumed_options
+from protofl.runs.lifecycle.resumption import resumed_options
+from protofl.runs.results.configuration import about_arithmetic, config_of
+from protofl.runs.results.identity import defaults_of, differences, identity_of
 from protofl.system import device as devices
 from protofl.system.device import ARITHMETIC, arithmetic, prepare_deterministic
 from protofl.system.options.parsing import options_in
@@ -198,7 +198,7 @@ def test_the_variable_is_set_before_anything_computes(monkeypatch):
     assert devices.WORKSPACE not in os.environ
     asked = []
     monkeypatch.setattr(
-        "protofl.federation.resolution.prepare_deterministic",
+        "protofl.federation.plan.resolution.prepare_deterministic",
         lambda device: asked.append((device, prepare_deterministic(device))),
     )
     plan = make_plan("local", deterministic=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from runtime_toys import make_plan
 
-from protofl.runs import configuration as config
+from protofl.runs.results import configuration as config
 from protofl.system.machine import machine_facts, recorded_facts
 
 

@@ -22,7 +22,7 @@ class Guard:
         if name in {HEAVY!r}:
             with open(os.environ["IMPORTED"], "a") as file:
                 print(name, file=file)
-        if name == "protofl_plugins.backends.worker" or name == "protofl.federation.host":
+        if name == "protofl_plugins.backends.worker" or name == "protofl.federation.clients.host":
             with open(os.environ["SEEN"], "a") as file:
                 print(os.getpid(), file=file)
 sys.meta_path.insert(0, Guard())

@@ -243,7 +243,7 @@ def test_a_client_whose_training_does_not_end_may_be_absent(run, tmp_path, monke
         if isinstance(event, pf.events.RoundStarted):
             workers.append(children(os.getpid()))
 
-    monkeypatch.setattr("protofl.federation.host_pool.GRACE", 1.0)
+    monkeypatch.setattr("protofl.federation.pools.host_pool.GRACE", 1.0)
     given = {"dry_run": False, "rounds": 3}
     skip = {"on_lost_client": "skip", "job_limit": 10, "progress": progress}
     with pytest.MonkeyPatch.context() as patch:

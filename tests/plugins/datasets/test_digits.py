@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.federation.resolution import resolve
+from protofl.federation.plan.resolution import resolve
 from protofl.hooks.discovery.registry import Registry
 from protofl.system.options.table import build
 from protofl_plugins.datasets.digits import Digits

@@ -8,7 +8,7 @@ from engine_toys import make_plan
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.federation import host as together
+from protofl.federation.clients import host as together
 from protofl.hooks.discovery.kinds import check_class
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import DROPOUT, RESIDUAL, Run, assert_equal_runs

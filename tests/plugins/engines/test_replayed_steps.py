@@ -16,7 +16,7 @@ from width_toys import nets_of
 
 import protofl as pf
 from protofl import Client
-from protofl.federation.step_trace import Waits
+from protofl.federation.clients.step_trace import Waits
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import (
     EngineContract,

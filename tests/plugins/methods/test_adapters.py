@@ -10,8 +10,8 @@ import torch
 from slowness import quick
 
 import protofl as pf
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Train
+from protofl.federation.jobs.jobs import Train
+from protofl.federation.round.federation import Federation
 from protofl.hooks.views.snapshots import pack_client
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy as toyfed

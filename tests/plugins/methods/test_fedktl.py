@@ -13,7 +13,7 @@ from torch import nn
 import protofl as pf
 from protofl import functional as F
 from protofl.backends import Host, Plan
-from protofl.federation.jobs import StartTrial
+from protofl.federation.jobs.jobs import StartTrial
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy as toyfed
 from protofl_plugins.generators.tiny_style.plugin import TinyStyle

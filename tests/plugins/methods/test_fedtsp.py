@@ -12,8 +12,8 @@ import torch
 from slow_equations import affine, cross_entropy, mean, mean_cross_entropy, numbers
 
 import protofl as pf
-from protofl.runs.identity import file_digests
-from protofl.runs.request import read_request
+from protofl.runs.request.request import read_request
+from protofl.runs.results.identity import file_digests
 from protofl.system import consent
 from protofl.testing.equality import double_precision
 from protofl.testing.toy import MIXED, make_images

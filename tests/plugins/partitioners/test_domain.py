@@ -10,7 +10,7 @@ from PIL import Image
 import protofl as pf
 from protofl.backends import Plan
 from protofl.data.split import client_domains
-from protofl.federation.host import build_client
+from protofl.federation.clients.host import build_client
 from protofl_plugins.datasets.digits import Digits, DigitsDomains
 from protofl_plugins.datasets.folder import Domains
 from protofl_plugins.partitioners.domain import Domain

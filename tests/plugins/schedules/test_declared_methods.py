@@ -6,7 +6,7 @@ import pytest
 from slowness import quick
 
 import protofl as pf
-from protofl.federation.schedules import check_schedule
+from protofl.federation.round.schedules import check_schedule
 from protofl.hooks.discovery.registry import Registry
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import MethodContract

@@ -10,7 +10,7 @@ from schedule_toys import ASYNC, Own, federation_of
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.federation.schedules import check_pool, check_schedule
+from protofl.federation.round.schedules import check_pool, check_schedule
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing.toy_plugins import Prototypes, Weights
 from protofl_plugins.schedules.buffered import Buffered

@@ -112,7 +112,7 @@ def test_a_run_with_clip(clip, tmp_path):
 
 
 def test_the_files_of_the_folder_are_part_of_a_run(clip, tmp_path):
-    from protofl.runs.identity import file_digests
+    from protofl.runs.results.identity import file_digests
     from protofl.testing import toy
 
     plan = toy.make_plan("fedtsp", tmp_path, options=options_for(clip), feature_dim=10)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from protofl_cli import method_cards
+from protofl_cli.pages import method_cards
 from protofl_workbench.cards.benchmark_figures import (
     BENCHMARK,
     benchmark_rows,

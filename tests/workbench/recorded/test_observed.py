@@ -11,8 +11,8 @@ import torch
 from runtime_toys import install, make_plan, train, without_times
 
 import protofl as pf
-from protofl.federation import observer
-from protofl.federation.observer import Observer, check_observing
+from protofl.federation.round import observer
+from protofl.federation.round.observer import Observer, check_observing
 from protofl.records.record_files import read_rows
 from protofl.system.files import series
 from protofl.testing import toy as toyfed

@@ -11,11 +11,11 @@ from slowness import quick
 
 from protofl import report
 from protofl.backends import Plan
-from protofl.runs.configuration import config_of
-from protofl.runs.request import Request, read_request
+from protofl.runs.request.request import Request, read_request
+from protofl.runs.results.configuration import config_of
 from protofl.system.options.settings import Settings
 from protofl_cli.commands.run import run as run_command
-from protofl_cli.run_options import whole_command
+from protofl_cli.options.run_options import whole_command
 from protofl_workbench.reporting.configuration import command_line as typed
 
 TOY = "--models toy --dataset tiny --partition iid --clients 4 --device cpu --backend local"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import protofl as pf
-from protofl.runs.request import read_request
+from protofl.runs.request.request import read_request
 from protofl_workbench.reproductions.account import traffic
 from protofl_workbench.reproductions.cells import Change, cells_of
 from protofl_workbench.reproductions.finding import find_reproduction

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from protofl import UsageError
-from protofl.federation.resolution import resolve
+from protofl.federation.plan.resolution import resolve
 from protofl_workbench.reproductions.cells import Change, cells_of
 from protofl_workbench.reproductions.finding import (
     collections,

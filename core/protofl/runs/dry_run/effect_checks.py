@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from protofl.errors import ProtoflError
-from protofl.federation.plan import Plan
+from protofl.federation.plan.plan import Plan
 from protofl.hooks.plugin.members import Member
 from protofl.hooks.transport.return_values import BEFORE
 from protofl.hooks.views.server import Server

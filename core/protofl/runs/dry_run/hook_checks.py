@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from protofl.errors import RunFailure, UsageError
-from protofl.federation.plan import Plan
+from protofl.federation.plan.plan import Plan
 from protofl.hooks.discovery.kinds import spec_hooks
 from protofl.hooks.plugin.loss import LossSource, Watch
 from protofl.hooks.transport.return_values import UPDATES

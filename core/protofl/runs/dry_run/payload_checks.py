@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from protofl.errors import RunFailure, part_of
-from protofl.federation.plan import Plan
+from protofl.federation.plan.plan import Plan
 from protofl.hooks.transport.contents import ContentRules
 from protofl.hooks.transport.return_values import description
 from protofl.hooks.transport.rules import RULES, Declarations, Fault

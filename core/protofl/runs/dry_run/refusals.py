@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 
 from protofl.errors import Lacking, ProtoflError, Refused, UsageError, part_of
-from protofl.federation.plan import Plan
+from protofl.federation.plan.plan import Plan
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.method import MERGED_HOOKS

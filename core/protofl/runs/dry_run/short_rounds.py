@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from protofl.errors import Diverged, ProtoflError, UsageError
-from protofl.federation.federation import Federation
-from protofl.federation.host import Host
-from protofl.federation.jobs import Evaluate, Job, Reply, Train, TrainReply
-from protofl.federation.plan import Plan
+from protofl.federation.clients.host import Host
+from protofl.federation.jobs.jobs import Evaluate, Job, Reply, Train, TrainReply
+from protofl.federation.plan.plan import Plan
+from protofl.federation.round.federation import Federation
 from protofl.hooks.models.flops import ClientFlops, flop_counter
 from protofl.hooks.plugin.members import choose
 from protofl.records.row import Row

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from protofl.errors import RunFailure, UsageError
-from protofl.federation.jobs import Evaluate, Job, Train
+from protofl.federation.jobs.jobs import Evaluate, Job, Train
 from protofl.hooks.plugin.members import Member
 from protofl.hooks.transport.return_values import description
 from protofl.hooks.wire.payload import Payload

@@ -10,7 +10,7 @@ from fake_grid import FakeTransport, deployed, node, site_of
 from runtime_toys import GIVEN, install, make_plan
 
 import protofl as pf
-from protofl.federation.jobs import Evaluate, StartTrial, Train
+from protofl.federation.jobs.jobs import Evaluate, StartTrial, Train
 from protofl_flower import backend
 from protofl_flower.protocol.transport import MALFORMED, Delivery, Deployment
 from protofl_flower.server import data_sizes, polling, site_pool

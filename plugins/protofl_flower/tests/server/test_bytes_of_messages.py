@@ -15,7 +15,7 @@ from slowness import quick
 
 import protofl as pf
 from protofl.errors import Refused
-from protofl.federation.jobs import StartTrial
+from protofl.federation.jobs.jobs import StartTrial
 from protofl.hooks.discovery.registry import Registry
 from protofl.testing.donors import methods_to_run
 

@@ -17,9 +17,9 @@ from runtime_toys import GIVEN, install, train
 from slowness import quick
 
 import protofl as pf
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Train
-from protofl.federation.participation import Participation
+from protofl.federation.jobs.jobs import Train
+from protofl.federation.round.federation import Federation
+from protofl.federation.round.participation import Participation
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl_flower import backend, fingerprints
 from protofl_flower.protocol import messages
@@ -88,7 +88,7 @@ def test_any_faults_are_as_if_clients_had_not_trained(method, seed, tmp_path, no
 
 @pytest.mark.slow
 def test_nodes_that_are_gone_for_a_while_are_waited_for(tmp_path, nodes, monkeypatch):
-    monkeypatch.setattr("protofl.federation.participation.PAUSE", 1e-3)
+    monkeypatch.setattr("protofl.federation.round.participation.PAUSE", 1e-3)
     local = train("fedproto", tmp_path / "local", rounds=4, on_lost_client="skip")
     transport = FakeTransport(nodes)
     looks, everyone = iter(range(20)), transport.nodes

@@ -12,7 +12,7 @@ from fake_grid import RUN, SITES, FakeTransport, deployed, lines, node, same_sta
 from runtime_toys import GIVEN, install
 
 import protofl as pf
-from protofl.federation.jobs import StartTrial, Train
+from protofl.federation.jobs.jobs import StartTrial, Train
 from protofl.system.options.table import OPTIONS
 from protofl_flower import backend
 from protofl_flower.node import policy

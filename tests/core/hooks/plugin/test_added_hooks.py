@@ -13,7 +13,7 @@ import protofl as pf
 from protofl.errors import SentTwice
 from protofl.hooks.plugin.providers import merge_payloads
 from protofl.runs.dry_run.short_rounds import dry_run
-from protofl_cli.tables import providers
+from protofl_cli.screens.tables import providers
 
 WHOLE = ["upload_payload=fedproto", "server_aggregate=fedproto", "download_payload=fedproto"]
 

@@ -11,7 +11,7 @@ import protofl as pf
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.method import ROUND_HOOKS
 from protofl.hooks.plugin.composition import BASELINE, Composition
-from protofl_cli.tables import providers
+from protofl_cli.screens.tables import providers
 
 
 @pytest.fixture(autouse=True)

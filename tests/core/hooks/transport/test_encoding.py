@@ -9,8 +9,8 @@ import torch
 from runtime_toys import install, lines_of, make_plan, open_federation, train, without_times
 
 import protofl as pf
-from protofl.federation.federation import Federation
-from protofl.federation.jobs import Train
+from protofl.federation.jobs.jobs import Train
+from protofl.federation.round.federation import Federation
 from protofl.hooks.transport.encoding import TensorEntry, read_forms, write_forms
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing.toy import WatchedPool, header

@@ -30,7 +30,7 @@ from slowness import quick
 
 import protofl as pf
 from protofl.backends import Host
-from protofl.federation.jobs import Evaluate, StartTrial, Train
+from protofl.federation.jobs.jobs import Evaluate, StartTrial, Train
 from protofl.hooks.transport.rules import RULES, Declarations, Fault
 from protofl.hooks.transport.tensor_specs import check_ranks
 from protofl.hooks.views.snapshots import pack_server, unpack_server

@@ -14,7 +14,7 @@ from slowness import quick
 
 import protofl as pf
 from protofl.backends import Host
-from protofl.federation.jobs import StartTrial, Train
+from protofl.federation.jobs.jobs import StartTrial, Train
 from protofl.system.profile import clock as clocks
 from protofl.system.profile import host_profile, profiles, run_profile
 from protofl.system.profile.host_profile import HostProfile, Operators

@@ -1,0 +1,1 @@
+"""Texts of `protofl show`, `card` and the other pages."""

@@ -1,0 +1,139 @@
+"""Table of results of ``protofl run``: accuracies, spread over clients, traffic and seconds."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from protofl.data.task_names import share_text
+from protofl.system.formatting import count, size_text
+
+if TYPE_CHECKING:
+    from protofl.federation.plan.plan import Plan
+    from protofl.records.result import Result
+    from protofl.records.row import Row
+
+TRIALS_SHOWN = 5
+"""Largest number of trials with a column each."""
+
+LABELS = {
+    "best_test_accuracy": "best on test samples (as the papers)",
+    "validation_selected_test_accuracy": "chosen on validation samples",
+    "final_test_accuracy": "last round",
+    "majority_accuracy": "majority guess",
+    "final_unseen_accuracy": "unseen clients, without training",
+    "fine_tuned_accuracy": "unseen clients, fine-tuned",
+    "unseen_majority_accuracy": "majority guess of unseen clients",
+    "best_server_accuracy": "best server accuracy",
+    "final_server_accuracy": "final server accuracy",
+    "best_honest_accuracy": "best accuracy of honest clients",
+    "final_honest_accuracy": "final accuracy of honest clients",
+}
+"""{accuracy of a summary: name in the table}."""
+
+UNSHOWN = ("validation_selected_client_test_accuracy", "best_validation_accuracy")
+"""Figures of a summary that are not in the table."""
+
+ROUNDS = {
+    "best_test_accuracy": "best_round",
+    "validation_selected_test_accuracy": "validation_selected_round",
+    "best_server_accuracy": "best_server_round",
+    "best_honest_accuracy": "best_honest_round",
+}
+"""{accuracy: its round}."""
+
+AFTER = {"best_test_accuracy": "best after", "validation_selected_test_accuracy": "chosen after"}
+"""{accuracy: name of the row of its rounds, with several trials}."""
+
+
+def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows; with several trials mean ± std and each trial."""
+    summary = result.summary
+    trials = summary["trials"]
+    task = plan.data.task
+    named = "" if task.has_classes else f", {task.score_name}"
+    labels = {key: label + named for key, label in LABELS.items() if key in summary["mean"]}
+    metrics = {k: k.replace("_", " ", 1) for k in summary["mean"] if k not in {*labels, *UNSHOWN}}
+    if len(trials) == 1:
+        rows = [
+            [label, share_text(task.score_name, summary[key], 2)] for key, label in labels.items()
+        ]
+        of = count(summary.get("rounds_done", summary["rounds"]), "round")
+        for row, key in zip(rows, labels, strict=True):
+            if key in ROUNDS:
+                row[1] += f" after {summary[ROUNDS[key]] + 1} of {of}"
+        rows += [[label, f"{summary[key]:.4f}"] for key, label in metrics.items()]
+        return [], rows
+    # Trial k of seed s has the seed s + k.
+    shown = trials if len(trials) <= TRIALS_SHOWN else []
+    rows = []
+    for key, label in labels.items():
+        spread = f"{summary['mean'][key]:.2%} ± {summary['std'][key]:.2%}"
+        rows.append([label, spread, *(f"{trial[key]:.2%}" for trial in shown)])
+        if key in AFTER and shown:
+            after = (count(trial[ROUNDS[key]] + 1, "round") for trial in shown)
+            rows.append([AFTER[key], "", *after])
+    for key, label in metrics.items():
+        spread = f"{summary['mean'][key]:.4f} ± {summary['std'][key]:.4f}"
+        rows.append([label, spread, *(f"{trial[key]:.4f}" for trial in shown)])
+    return ["mean ± std", *(f"seed {plan.seed(t['trial'])}" for t in shown)], rows
+
+
+def run_rows(result: Result) -> list[tuple[str, str]]:
+    """Return spread over clients, traffic and seconds."""
+    rows = []
+    record = result.record
+    last = max(result.client_accuracies, default=None)
+    spread = sorted(result.client_accuracies[last].values()) if last is not None else []
+    evaluated = [r for r in record if r.test_accuracy is not None]
+    if result.summary["eval_clients"] == "participants" and evaluated:
+        number = evaluated[-1].evaluated
+        text = f"participants, {number:,} in the last round; the guess is over all clients"
+        rows.append(("accuracy of", text))
+    metrics = (evaluated[-1].metrics or {}) if evaluated else {}
+    if known := [p for p in metrics.get("perplexity", {}).get("clients", {}).values() if p]:
+        middle = statistics.median(known)
+        text = f"perplexity {min(known):.4g} … {max(known):.4g}, median {middle:.4g}"
+        rows.append(("over clients", text))
+    elif spread:
+        rows.append(
+            (
+                "over clients",
+                f"{spread[0]:.1%} … {spread[-1]:.1%}, median {statistics.median(spread):.1%}, "
+                f"std {statistics.pstdev(spread):.1%}",
+            )
+        )
+    elif evaluated:  # a run that was finished before
+        mean, std = evaluated[-1].client_test_accuracy, evaluated[-1].test_accuracy_std
+        if mean is not None and std is not None:
+            rows.append(("over clients", f"mean {mean:.1%}, std {std:.1%}"))
+    # In round 0 many methods have no downloads yet.
+    usual = [r for r in record if r.round > 0] or record
+    for way in ("upload", "download"):
+        floats = statistics.mean(getattr(r, f"{way}_floats") for r in usual)
+        size = statistics.mean(getattr(r, f"{way}_bytes") for r in usual)
+        amount = f"{floats:,.0f} floats, {size_text(size)}" if size else "nothing"
+        rows.append((f"{way} a round", amount))
+    stages = [k for k in record[-1].seconds if k != "total"]
+    total = statistics.mean(r.seconds["total"] for r in record)
+    rows.append(("seconds a round", f"{total:.2f}"))
+    spent = [(k, statistics.mean(r.seconds[k] for r in record)) for k in stages]
+    parts = [f"{k} {value:.2f}" for k, value in spent if value >= 0.005]
+    if "virtual" in record[-1]:
+        lasted = statistics.mean(r.virtual["seconds"] for r in record)
+        rows.append(("virtual seconds a round", f"{lasted:.4g}"))
+    reasons = Counter(why for row in record for why in row.absent.values())
+    if reasons:
+        each = ", ".join(f"{why} {number:,}" for why, number in reasons.most_common())
+        rows.append(
+            ("absent clients", f"{reasons.total():,} of {_all_asked(record):,} selected: {each}")
+        )
+    # The seconds of parallel hosts are added, so they may exceed the round.
+    rows.append(("by stage", ", ".join(parts) + (" (all hosts)" if parts else "")))
+    return rows
+
+
+def _all_asked(record: list[Row]) -> int:
+    """Return the number of selected clients over all rounds."""
+    return sum(row.participants + len(row.absent) for row in record)

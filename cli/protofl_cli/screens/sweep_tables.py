@@ -1,0 +1,165 @@
+"""Tables of ``protofl sweep``: axes, plan and results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from protofl.system.formatting import count
+from protofl_cli.screens import render
+from protofl_cli.screens.tables import clock, shown_path
+
+if TYPE_CHECKING:
+    from protofl_workbench.batch.batch_events import CheckedRun
+    from protofl_workbench.sweeps.sweep import Sweep
+    from protofl_workbench.sweeps.sweep_results import PointResult, SweepResult
+
+
+def _name(sweep: Sweep) -> str:
+    options = sweep.base.options
+    parts = [options.get("method"), options.get("models"), options.get("dataset") or "digits"]
+    swept = {axis.option for axis in sweep.axes if not axis.owner}
+    return " · ".join(str(name) for name in parts if name and name not in swept)
+
+
+def show_head(sweep: Sweep, folder: Path) -> None:
+    """Print the axes and the number of runs."""
+    seeds = sweep.seeds
+    over = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    render.heading(f"sweep: {_name(sweep)}")
+    rows = [(axis.key, axis.text.replace(",", ", ").replace("..", " … ")) for axis in sweep.axes]
+    how = f"search by TPE, {count(sweep.budget, 'point')}" if sweep.search else ""
+    points = how or count(sweep.points, "point")
+    rows += [
+        ("runs", f"{points}, {over}: {count(sweep.all_runs, 'run')}"),
+        *([("shard", _share(sweep))] if sweep.shard.is_part else []),
+        ("folder of runs", shown_path(sweep.runs)),
+        ("sweep folder", shown_path(folder)),
+    ]
+    render.pairs(rows)
+    render.text()
+
+
+def _share(sweep: Sweep) -> str:
+    return f"{sweep.shard}: {sweep.own_runs} of {count(sweep.all_runs, 'run')}"
+
+
+def show_results(results: SweepResult, sweep: Sweep, folder: Path) -> None:
+    """Print the points, best first."""
+    keys = [axis.key for axis in sweep.axes]
+    by_validation = results.chosen_on == "validation"
+    columns = [*keys, "validation accuracy" if by_validation else "accuracy"]
+    columns += ["test accuracy there"] * by_validation
+    rounds = results.figure.startswith("best")
+    columns += ["after rounds"] * rounds
+    states = not all(line.is_complete for line in results.lines)
+    columns += [""] + ["state"] * states
+    rows = []
+    for line in results.lines:
+        row = [_shown(line, key) for key in keys] + [_spread(line, "value")]
+        row += [_spread(line, "test")] * by_validation
+        row += [_rounds(line)] * rounds
+        rank = "best" if line is results.best else "tie" if line in results.ties else ""
+        rows.append([*row, rank, *[line.state] * states])
+    render.text()
+    numbers = columns[len(keys) : len(keys) + 1 + by_validation + rounds]
+    title = f"{_name(sweep)}: {results.words}" + ", mean ± std" * (sweep.trials > 1)
+    render.table(columns, rows, title=title, right=numbers)
+    pairs = [("results", shown_path(folder / "results.csv") + ", results.json")]
+    if sweep.shard.is_part:
+        pairs.insert(0, ("other shards", _owed(results, sweep, folder)))
+    if results.ties:
+        of = f" of {results.samples}" if results.samples else ""
+        explanation = "differ from the best by less than 1.96 standard errors"
+        pairs.insert(0, ("ties", f"{count(len(results.ties), 'point')} {explanation}{of}"))
+    if results.best and results.best.runs[0].folder:
+        config = shown_path(results.best.runs[0].folder / "config.json")
+        pairs.insert(0, ("repeat the best", f"protofl run --config {config}"))
+    render.pairs(pairs)
+
+
+def _owed(results: SweepResult, sweep: Sweep, folder: Path) -> str:
+    """Say what other shards have not finished yet, and how to see the whole table."""
+    others = sweep.all_runs - sweep.own_runs
+    if not results.missing:
+        return f"{others} of {count(others, 'run')} finished"
+    again = f"protofl sweep --resume {shown_path(folder)}"
+    return f"{others - results.missing} of {count(others, 'run')} finished; later: {again}"
+
+
+def _shown(line: PointResult, key: str) -> str:
+    from protofl_workbench.sweeps.sweep_points import shown
+
+    return shown(line.point[key])
+
+
+def _spread(line: PointResult, key: str) -> str:
+    mean, std = line.mean(key), line.std(key)
+    if mean is None or std is None:
+        return ""
+    return f"{mean:.2%}" + (f" ± {std:.2%}" if len(line.values(key)) > 1 else "")
+
+
+def _rounds(line: PointResult) -> str:
+    rounds = sorted({run.figure["round"] + 1 for run in line.runs if run.figure})
+    return " … ".join(map(str, dict.fromkeys((rounds[0], rounds[-1])))) if rounds else ""
+
+
+def show_plan(sweep: Sweep, checked: Sequence[CheckedRun], at_once: int | None) -> None:
+    """Print the runs of a plan, and the estimated time."""
+    from protofl_workbench.batch.batch_tasks import shared_cores
+
+    shown = [
+        [
+            one.batch_run.name,
+            f"{one.rounds:,}",
+            f"{one.steps:,}",
+            "all" if one.finished else f"{one.done} rounds" if one.done else "",
+            "" if one.seconds is None else clock(one.seconds),
+        ]
+        for one in checked
+    ]
+    columns = ["run", "rounds", "mini-batches", "done", "core time"]
+    render.table(columns, shown, right=columns[1:3] + columns[4:])
+    tries, runs = len(checked), sweep.own_runs
+    seconds = sum(one.seconds or 0.0 for one in checked)
+    steps = sum(one.steps for one in checked)
+    rows = []
+    if sweep.search:
+        rows.append(("search", f"{tries} runs at the ends of its ranges stand for {runs}"))
+        seconds, steps = seconds * runs / tries, steps * runs // tries
+    todo = runs - (0 if sweep.search else sum(one.finished for one in checked))
+    on_gpu = any(one.device != "cpu" for one in checked)
+    most, hosts = shared_cores(
+        [one.batch_run.request for one in checked][:todo], at_once, on_gpu=on_gpu
+    )
+    if sweep.shard.is_part:
+        rows.append(("shard", _share(sweep)))
+    rows += [
+        ("runs", f"{runs:,}, {todo:,} to do; {steps:,} mini-batches in all"),
+        ("at once", f"{count(most, 'run')}" + f", each with {hosts} hosts" * (hosts > 1)),
+        ("estimate", f"{_hours(seconds / (most * max(1, hosts)))}, by a measured step of each"),
+    ]
+    render.pairs(rows)
+
+
+def plan_values(sweep: Sweep, checked: Sequence[CheckedRun]) -> dict[str, Any]:
+    """Return a plan as JSON values."""
+    runs = [
+        {
+            "run": one.batch_run.name,
+            "rounds": one.rounds,
+            "steps": one.steps,
+            "done": one.done,
+            "finished": one.finished,
+            "folder": one.folder,
+            "seconds": one.seconds,
+        }
+        for one in checked
+    ]
+    return {"runs": runs, "all_runs": sweep.all_runs, "own_runs": sweep.own_runs}
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{clock(seconds)} minutes"

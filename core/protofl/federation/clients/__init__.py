@@ -1,0 +1,1 @@
+"""Clients on a host: their state, training and evaluation."""

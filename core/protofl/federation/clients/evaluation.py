@@ -1,0 +1,473 @@
+"""Evaluation of clients: accuracy or score, counts of metrics, and figures of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, SupportsFloat
+
+import torch
+from torch import Tensor
+
+from protofl.data.tasks import CLASSIFICATION, Task
+from protofl.errors import RunFailure, error_context
+from protofl.federation.jobs.jobs import Evaluate, EvaluateReply
+from protofl.federation.plan.plan import Plan
+from protofl.functional.precision import has_float64
+from protofl.hooks.plugin.composition import Composition
+from protofl.hooks.plugin.members import Choice
+from protofl.hooks.transport.outliers import outliers
+from protofl.hooks.transport.rules import Fault
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.client_state import ClientState
+from protofl.hooks.wire.payload import Payload
+from protofl.system.device import autocast
+from protofl.system.files.tables import finite, rounded
+from protofl.system.files.tensors import shown_name
+from protofl.system.profile.clock import UnprofiledHost
+from protofl.system.progress import Counter
+from protofl.system.randomness import random_stream
+from protofl.system.transfers import to_host
+
+FEATURES, LABELS = "(features)", "(labels)"
+"""Keys of features and labels among the counts of metrics, which have no such names."""
+
+PREDICTED, TRUE = "(predicted)", "(true)"
+"""Keys of predicted and true classes among the counts of metrics (`--record-predictions`)."""
+
+CORRECT = "(correct)"
+"""The same for rightly predicted samples, on their way from a device."""
+
+
+def counted(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> Payload:
+    """Return the counts of the metrics for some samples, {metric: float64 tensor in host memory}.
+
+    Args:
+        metrics: The run's metrics.
+        scores: Class scores [n, C] of samples, one at least; decoded ones (`Task.decoded`).
+        labels: Their labels [n], or decoded ones [n, C].
+
+    Raises:
+        RunFailure: A metric failed, or counts in something else than a tensor.
+    """
+    return _wide(to_host(_counts(metrics, scores, labels)))
+
+
+def _wide(counts: Mapping[str, Tensor]) -> Payload:
+    return Payload({name: tensor.double() for name, tensor in counts.items()})
+
+
+def _counts(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Return `counted` as the metrics give it, where the scores are."""
+    if not has_float64(scores.device):  # in which metrics count
+        scores, labels = scores.cpu(), labels.cpu()
+    counts_by_metric = {}
+    for metric in metrics:
+        with error_context(f"count of metric {metric.name}"):
+            counts = metric.call("count", scores=scores, labels=labels)
+        if not isinstance(counts, Tensor):
+            raise RunFailure(
+                f"count of metric {metric.name} returned a {type(counts).__name__}",
+                do="return a tensor whose sum over clients means something",
+            )
+        counts_by_metric[metric.name] = counts.detach()
+    return counts_by_metric
+
+
+def of_client(
+    metrics: Sequence[Choice],
+    composition: Composition,
+    client: Client,
+    scores: Tensor,
+    labels: Tensor,
+) -> tuple[dict[str, Tensor], dict[str, SupportsFloat]]:
+    """Return a client's counts for the run's metrics, and the methods' own scores.
+
+    Args:
+        metrics: The run's metrics.
+        composition: Its methods.
+        client: The client, bound to any of them.
+        scores: Class scores [n, C] of its test samples, one at least.
+        labels: Their labels [n].
+
+    Returns:
+        {metric: what it counts} and {``METHOD.NAME``: score}, where they were computed.
+    """
+    method_scores = dict[str, SupportsFloat]()
+    with error_context("score_client"):
+        method_figures = composition.lifecycle(
+            "score_client", client=client, scores=scores, labels=labels
+        )
+        for method, figures in method_figures.items():
+            for name, value in dict(figures or {}).items():
+                if not _is_number(value):
+                    raise RunFailure(
+                        f"{method}.score_client returned {name!r} as a {type(value).__name__}",
+                        do="return {'name': number}",
+                    )
+                method_scores[f"{method}.{name}"] = value
+    return _counts(metrics, scores, labels), method_scores
+
+
+def _is_number(value: Any) -> bool:  # noqa: ANN401 - it may be anything
+    """Return True for a number, or a tensor of one; nothing waits for a device."""
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and not value.is_complex()
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def figures_of(metrics: Sequence[Choice], clients: Mapping[int, Payload]) -> dict[str, Any]:
+    """Return the metrics of a round over the evaluated clients.
+
+    Args:
+        metrics: The run's metrics.
+        clients: {client: what it counts}.
+
+    Returns:
+        {figure: ``all`` over all test samples, ``mean`` and ``std`` over clients (of a figure with
+        several numbers of each), and ``clients``, where it is one number}.
+
+    Raises:
+        RunFailure: A metric failed, or what it counts can't be summed.
+    """
+    metrics_by_name = {metric.name: metric for metric in metrics}
+    names = dict.fromkeys(name for counts in clients.values() for name in counts.keys())
+    return {
+        name: _over_clients(
+            name,
+            metrics_by_name.get(name),
+            {c: p[name] for c, p in clients.items() if name in p.keys()},
+        )
+        for name in names
+    }
+
+
+FAR = 100.0
+"""Largest ratio of a client's counts per sample to the median over clients, or to 1."""
+
+
+def counts_in(plan: Plan, job: Evaluate, reply: EvaluateReply) -> Payload:
+    """Read what a client's test samples count, with features where they are wanted.
+
+    Args:
+        plan: The run.
+        job: The evaluation.
+        reply: Its reply.
+
+    Raises:
+        Fault: It holds something else.
+    """
+    if len(reply.blob) > plan.settings.upload_limit * 2**20:
+        raise Fault("", "size", f"{len(reply.blob):,} bytes")
+    try:
+        result = Payload.from_bytes(reply.blob) if reply.blob else Payload()
+    except RunFailure as error:
+        detail = f"{len(reply.blob)} bytes that are not a payload ({error.what})"
+        raise Fault("", "format", detail) from None
+    metrics = {metric.name for metric in plan.metrics}
+    members = plan.composition.members.items()
+    scoring = {name for name, member in members if hasattr(member.plugin, "score_client")}
+    for name, tensor in result.items():
+        if name in (FEATURES, LABELS, PREDICTED, TRUE):
+            continue
+        if name not in metrics and name.partition(".")[0] not in scoring:
+            raise Fault(name, "names", "which the run does not count")
+        if tensor.dtype != torch.float64:
+            raise Fault(name, "dtype", f"as {tensor.dtype}, expected float64")
+    if reply.count and (missing := sorted(metrics - result.keys())):
+        raise Fault("", "missing", f"nothing under {shown_name(missing[0])}")
+    features = [key in result for key in (FEATURES, LABELS)]
+    if features != [bool(job.observe)] * 2:
+        detail = "lacks features of test samples" if job.observe else "has features, not asked for"
+        raise Fault("", "names", f"counts whose payload {detail}")
+    if job.observe:
+        _check_features(plan, result[FEATURES], result[LABELS], job.observe)
+    predictions = [key in result for key in (PREDICTED, TRUE)]
+    if predictions != [job.predictions] * 2:
+        detail = "lacks predictions" if job.predictions else "has predictions, not asked for"
+        raise Fault("", "names", f"counts whose payload {detail}")
+    if job.predictions:
+        _check_predictions(plan, result[PREDICTED], result[TRUE], reply)
+    return result
+
+
+def class_type(num_classes: int) -> torch.dtype:
+    """Return the type in which predictions of C classes are sent and stored: uint8 or int32."""
+    return torch.uint8 if num_classes <= 256 else torch.int32
+
+
+def _check_predictions(plan: Plan, predicted: Tensor, true: Tensor, reply: EvaluateReply) -> None:
+    """Check predicted and true classes, [n] each, of all test samples of a client.
+
+    Raises:
+        Fault: They have another form, or other hits than the reply counts.
+    """
+    most, expected = plan.info.num_classes, class_type(plan.info.num_classes)
+    for name, classes in ((PREDICTED, predicted), (TRUE, true)):
+        if classes.dtype != expected or classes.shape != (reply.count,):
+            detail = f"as {classes.dtype} {list(classes.shape)}, expected {expected} [n]"
+            raise Fault(name, "shape", detail)
+        if not ((classes >= 0) & (classes < most)).all():
+            raise Fault(name, "classes", f"out of 0 to {most - 1}")
+    if int((predicted == true).sum()) != reply.correct:
+        raise Fault(PREDICTED, "figures", "with other correct predictions than are counted")
+
+
+def _check_features(plan: Plan, features: Tensor, labels: Tensor, most: int) -> None:
+    """Check features [n, K] and labels [n] of at most so many test samples.
+
+    Raises:
+        Fault: They have another form.
+    """
+    fits = features.dim() == 2 and features.dtype == torch.float32 and len(features) <= most
+    if not fits:
+        detail = f"as {features.dtype} {list(features.shape)}, expected float32 [n, K]"
+        raise Fault(FEATURES, "shape", detail)
+    whole = labels.dtype == torch.int64 and labels.shape == features.shape[:1]
+    if not whole or not ((labels >= 0) & (labels < plan.info.num_classes)).all():
+        raise Fault(LABELS, "classes", f"as {labels.dtype} {list(labels.shape)}, or out of range")
+
+
+def odd_counts(
+    metrics: Sequence[Choice],
+    clients: Mapping[int, Payload],
+    samples: Mapping[int, int],
+    num_classes: int,
+    task: Task = CLASSIFICATION,
+) -> dict[int, Fault]:
+    """Return the faults of counts that have another shape, no value, or decide a sum over clients.
+
+    Counts of NaN or infinity, of a model that diverged, are removed in place: the figure is without
+    the client.
+
+    Args:
+        metrics: The run's metrics.
+        clients: {client: what it counts}.
+        samples: {client: its test samples}.
+        num_classes: C.
+        task: The task.
+    """
+    if not clients:
+        return {}
+    metrics_by_name = {metric.name: metric for metric in metrics}
+    # The shape of counts depends on C and on options alone, so one sample shows it.
+    usual_counts = counted(metrics, torch.zeros(1, num_classes), task.no_labels(1, num_classes))
+    faults: dict[int, Fault] = {}
+    for name in dict.fromkeys(name for counts in clients.values() for name in counts):
+        counts = {c: payload[name] for c, payload in clients.items() if name in payload}
+        shape = usual_counts[name].shape if name in metrics_by_name else torch.Size([2])
+        scales = {}
+        for client, tensor in counts.items():
+            if tensor.shape != shape:
+                detail = f"of shape {list(tensor.shape)}, expected {list(shape)}"
+                faults.setdefault(client, Fault(name, "shape", detail))
+                continue
+            if not tensor.isfinite().all():
+                del clients[client][name]
+                continue
+            try:
+                _value(name, metrics_by_name.get(name), tensor)
+            except RunFailure as error:
+                faults.setdefault(client, Fault(name, "figures", f"without a value: {error.what}"))
+                continue
+            largest = float(tensor.abs().max()) if tensor.numel() else 0.0
+            scales[client] = largest / max(samples[client], 1)
+        for client, (scale, usual) in outliers(scales, FAR).items():
+            if scale > FAR:  # a median may be tiny
+                detail = f"with {scale:.3g} per sample, those of others have about {usual:.3g}"
+                faults.setdefault(client, Fault(name, "norm", detail))
+    return faults
+
+
+def figures_of_server(
+    metrics: Sequence[Choice], scores: Mapping[str, Tensor], labels: Tensor
+) -> dict[str, Any]:
+    """Return {metric: {``server``: {model: value}}} of global models on global test samples."""
+    each = {model: counted(metrics, model_scores, labels) for model, model_scores in scores.items()}
+    return {
+        metric.name: {
+            "server": {
+                model: _plain(_value(metric.name, metric, c[metric.name]))
+                for model, c in each.items()
+            }
+        }
+        for metric in metrics
+        if each
+    }
+
+
+def _over_clients(name: str, metric: Choice | None, counts: Mapping[int, Tensor]) -> dict[str, Any]:
+    ordered = {client: counts[client] for client in sorted(counts)}
+    shapes = {tuple(client_counts.shape): client for client, client_counts in ordered.items()}
+    if len(shapes) > 1:
+        (one, first), (other, second) = list(shapes.items())[:2]
+        raise RunFailure(
+            f"metric {name} counts in shape {list(one)} for client {first} and in shape "
+            f"{list(other)} for client {second}: they can't be summed",
+            do="the shape of what count returns may depend on C and on options alone",
+        )
+    whole = torch.stack([*ordered.values()]).sum(0)
+    each = torch.stack([_value(name, metric, client_counts) for client_counts in ordered.values()])
+    there = each.isfinite()
+    count = there.sum(0)
+    kept = torch.where(there, each, 0.0)
+    mean = kept.sum(0) / count
+    std = (torch.where(there, each - mean, 0.0).square().sum(0) / count).sqrt()
+    result = {"all": _plain(_value(name, metric, whole)), "mean": _plain(mean), "std": _plain(std)}
+    if each.dim() == 1:
+        values = {str(c): finite(rounded(v)) for c, v in zip(ordered, each.tolist(), strict=True)}
+        result["clients"] = values
+    return result
+
+
+def _value(name: str, metric: Choice | None, counts: Tensor) -> Tensor:
+    """Return the value of a metric as a tensor of one or several numbers."""
+    if metric is None:
+        return counts[0] / counts[1]
+    with error_context(f"value of metric {name}"):
+        value = metric.call("value", counts=counts)
+    try:
+        return torch.as_tensor(value, dtype=torch.float64).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise RunFailure(
+            f"value of metric {name} returned a {type(value).__name__}",
+            do="return a number, or a tensor or list of numbers; NaN where there is none",
+        ) from None
+
+
+def _plain(figure: Tensor) -> Any:  # noqa: ANN401 - a number, None, or lists of them
+    """Return a value for JSON; None for NaN."""
+    if figure.dim():
+        return [_plain(entry) for entry in figure]
+    return finite(figure.item())
+
+
+def score(
+    plan: Plan,
+    state: ClientState,
+    download: Payload,
+    job: Evaluate,
+    profile: UnprofiledHost,
+    counter: Counter,
+) -> tuple[dict[str, tuple[float, int]], Payload]:
+    """Count the correct predictions of a client, or its points (`Task.points`).
+
+    The client is not changed.
+
+    Args:
+        plan: The run.
+        state: The client.
+        download: What it would download next; one that was fine-tuned has received it.
+        job: After which round it is scored, whether it was fine-tuned, how many features are
+            wanted, and whether predictions are.
+        profile: Takes the operators, where they are sampled.
+        counter: Counts mini-batches.
+
+    Returns:
+        Of its ``test`` samples, its ``validation`` samples where any are held out, and its
+        ``train`` and the ``balanced`` samples where they are measured; and what the test samples'
+        scores count in the run's metrics, with features and predictions that are wanted.
+    """
+    train = state.train if "train-accuracy" in plan.settings.measure else None
+    more = {"validation": state.validation, "train": train, "balanced": state.balanced}
+    scored = {"test": state.test, **{name: s for name, s in more.items() if s is not None}}
+    composition, client = plan.composition, Client(state, plan.composition.main)
+    place = f"client {state.id}, evaluation of round {job.round}"
+    measured, kept = plan.metrics or composition.has("score_client"), list[Tensor]()
+    predicted = list[Tensor]()
+    counts, figures, features = dict[str, Tensor](), dict[str, SupportsFloat](), dict[str, Tensor]()
+    task, variance = plan.data.task, state.variance
+    writes = composition.has("receive") or composition.has("score_client")
+    with state.unchanged() if writes else state.same_download():
+        state.received, state.round = download, job.round
+        with error_context(f"receive, {place}"):
+            if not job.epochs:
+                composition.lifecycle("receive", client=client)
+        state.set_mode(False)
+        correct = task.no_points(len(scored), plan.device)
+        size = state.architecture.eval_batch
+        with profile.operators("evaluate"), torch.no_grad(), error_context(f"inference, {place}"):
+            for number, (name, samples) in enumerate(scored.items()):
+                state.scores_all_classes = name == "balanced"
+                pairs = zip(samples.chunks(size), torch.split(samples.y, size), strict=False)
+                for x, y in counter.over(pairs):
+                    with autocast(plan.settings.precision, plan.device):
+                        scores = composition.call("inference", client=client, x=x)
+                    correct[number] += task.points(scores, y, variance)
+                    if job.predictions and number == 0:
+                        predicted.append(scores.argmax(1))
+                    if measured and number == 0:
+                        kept.append(scores.float() if scores.element_size() < 4 else scores)
+        if kept:
+            with torch.no_grad(), error_context(place):
+                test_scores, labels = task.decoded(torch.cat(kept)), task.decoded(state.test.y)
+                counts, figures = of_client(plan.metrics, composition, client, test_scores, labels)
+        if job.observe:
+            with error_context(f"features, {place}"):
+                features = test_features(plan, state, job.observe)
+        if job.predictions:
+            kind = class_type(plan.info.num_classes)
+            classes = torch.cat(predicted) if predicted else state.test.y[:0]
+            features |= {PREDICTED: classes.to(kind), TRUE: state.test.y.to(kind)}
+        tensors = {name: value for name, value in figures.items() if isinstance(value, Tensor)}
+        here = to_host({CORRECT: correct, **counts, **tensors, **features})  # the only wait
+    state.forget_scratch()
+    sizes = (len(samples) for samples in scored.values())
+    right = zip(here[CORRECT].tolist(), sizes, strict=True)
+    # The sum over clients gives the mean over samples.
+    means = {
+        name: torch.tensor([float(here[name] if name in tensors else value), 1.0]).double()
+        * len(state.test.y)
+        for name, value in figures.items()
+    }
+    metric_counts = _wide({name: here[name] for name in counts})
+    metric_counts |= {**means, **{name: here[name] for name in features}}
+    return dict(zip(scored, right, strict=True)), metric_counts
+
+
+@torch.no_grad()
+def test_features(plan: Plan, state: ClientState, most: int) -> dict[str, Tensor]:
+    """Return features of some of a client's test samples, the same in every round.
+
+    Args:
+        plan: The run.
+        state: The client, in evaluation, with what it would download next.
+        most: Samples at most; which they are is drawn by the trial's seed and the client.
+
+    Returns:
+        ``(features)`` [n, K] float32 and ``(labels)`` [n].
+    """
+    drawn = random_stream(state.seed, "observed-samples", state.id)
+    rows = torch.randperm(len(state.test), generator=drawn)[:most].sort().values
+    chosen = state.test.at(rows.to(state.test.y.device))
+    features = [torch.zeros(0, state.model.feature_dim)]
+    for x in chosen.chunks(state.architecture.eval_batch):
+        with autocast(plan.settings.precision, plan.device):
+            features.append(state.model.features(x).float())
+    return {FEATURES: torch.cat(features[1:] or features), LABELS: chosen.y}
+
+
+class NoObserver:
+    """Observer of a run without `--observe`: it records nothing."""
+
+    def samples(self, round: int) -> int:
+        """Return how many test samples of a client have their features recorded after a round."""
+        return 0
+
+    def take_features(self, client: int, counts: Payload) -> None:
+        """Take a client's features out of the counts of its evaluation."""
+
+    def see(self, round: int, uploads: Mapping[int, Payload], global_state: Payload) -> None:
+        """Take the uploads and the global state of a round, after the server's step.
+
+        Args:
+            round: The round.
+            uploads: The validated uploads.
+            global_state: What the server knows now.
+        """
+
+    def keep(self, trial: int, round: int) -> None:
+        """Write the observations of a round, before the round counts."""

@@ -1,0 +1,1 @@
+"""Jobs for hosts, their replies, and pools that carry them."""

@@ -1,0 +1,1 @@
+"""The plan of a run: options, data, models and their checks."""

@@ -1,0 +1,147 @@
+"""Tasks other than classification: which plugins and options work, and the metrics they add."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from protofl.data.dataset import Dataset
+from protofl.data.task_names import TASKS
+from protofl.data.tasks import Task
+from protofl.errors import ProtoflError, Refused, UsageError
+from protofl.federation.plan.run_data import takes
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.plugin.composition import Composition
+from protofl.hooks.plugin.members import Choice, choose, plugins_of_kinds
+from protofl.system.options.settings import Settings
+
+
+def tasks_of(plugin: type, kind: str) -> tuple[str, ...]:
+    """Return the tasks that a plugin declares (``tasks``).
+
+    A method or metric without a declaration is for classification. A transform is for all tasks,
+    unless it changes labels. A model group is for all but language models, whose nets have one
+    part.
+
+    Args:
+        plugin: The plugin's class.
+        kind: Its kind.
+    """
+    if kind == "model-group":
+        return tuple(getattr(plugin, "tasks", Task.OF_HEADS))
+    changes = kind != "payload-transform" or hasattr(plugin, "train_labels")
+    return tuple(getattr(plugin, "tasks", ("classification",) if changes else TASKS))
+
+
+def with_usual_metrics(
+    settings: Settings, choices: Mapping[str, Choice], task: Task, registry: Registry
+) -> tuple[Settings, dict[str, Choice]]:
+    """Return the options and plugins of a run with the usual metrics of its task.
+
+    They are the installed metrics whose ``usual_for`` is the task.
+
+    Args:
+        settings: The options of the run.
+        choices: Its plugins.
+        task: Its task.
+        registry: Where plugins are found.
+    """
+    if task.has_classes:
+        return settings, {**choices}
+    usual = [
+        plugin.name
+        for plugin in registry.plugins("metric")
+        if getattr(_loaded(registry, "metric", plugin.name), "usual_for", "") == task.name
+    ]
+    new = [name for name in usual if name not in settings.metrics]
+    more = {
+        f"metric/{name}": choose(registry, "metric", name, settings.options.get(name))
+        for name in new
+    }
+    metrics = [*settings.metrics, *new]
+    return settings.model_copy(update={"metrics": metrics}), {**choices, **more}
+
+
+def check_task(
+    settings: Settings,
+    composition: Composition,
+    choices: Mapping[str, Choice],
+    data: Dataset,
+    registry: Registry,
+) -> None:
+    """Check that methods, transforms, metrics and options of a run work for its task.
+
+    Raises:
+        Refused: A method does not.
+        UsageError: Another plugin or an option does not.
+    """
+    task, what = data.task, f"the data are for {data.task.name}"
+    for member in (
+        *composition.methods,
+        *composition.transforms,
+        *plugins_of_kinds(choices, "model-group", "metric"),
+    ):
+        if task.name in tasks_of(member.plugin, member.kind):
+            continue
+        able = _able(registry, member.kind, task.name)
+        if member.kind == "model-group":
+            able = [name for name in able if takes(registry, name, data.sample)]
+        noun = member.kind.replace("-", " ")
+        shown = f"{noun}s for {task.name}: {', '.join(able) or 'none is installed'}"
+        if member.kind == "method":
+            reason = f"{member.name} does not work for {task.name}: {_reason(member.plugin, task)}"
+            raise Refused(
+                f"{what}, and {reason}",
+                shown,
+                "choose one of them, or data with one class per sample",
+                lacks="requirement",
+                name=reason,
+            )
+        words = " and ".join(tasks_of(member.plugin, member.kind)) or "no task"
+        do = "choose one of them" if member.kind == "model-group" else "leave it out"
+        raise UsageError(f"{what}, and {member.name} is for {words}", shown, do)
+    if task.has_classes:
+        return
+    refused = {
+        "--observe": bool(settings.observe),
+        "--record-predictions": bool(settings.record_predictions),
+        "--measure global-accuracy": "global-accuracy" in settings.measure,
+        "--measure public-logits": "public-logits" in settings.measure,
+    }
+    for option, is_given in refused.items():
+        if is_given:
+            raise UsageError(
+                f"{option} needs one class for each sample, and {what}", do="leave it out"
+            )
+
+
+def _reason(plugin: type, task: Task) -> str:
+    """Return why a method is for classification alone, as far as its declarations say it."""
+    if task.name == "language-model":
+        return "it needs features and a head, or losses of classes"
+    sent = {**getattr(plugin, "uploads", {}), **getattr(plugin, "downloads", {})}
+    by_class = [name for name, key in sent.items() if getattr(key, "by_class", False)]
+    if by_class and task.name == "regression":
+        return f"it has {by_class[0]} of each class, and samples of a regression have no class"
+    if getattr(plugin, "needs_public", False):
+        return "it trains on the class scores that clients give public samples"
+    if by_class:
+        return f"it has {by_class[0]} of each class, and a loss that needs one class per sample"
+    return "its losses need one class for each sample"
+
+
+def _able(registry: Registry, kind: str, task: str) -> list[str]:
+    """Return the installed plugins of a kind that work for a task."""
+    able = []
+    for plugin in registry.plugins(kind):
+        loaded = _loaded(registry, kind, plugin.name)
+        if loaded is not None and task in tasks_of(loaded, kind):
+            able.append(plugin.name)
+    return able
+
+
+def _loaded(registry: Registry, kind: str, name: str) -> type | None:
+    """Return the class of an installed plugin; None if it cannot be loaded."""
+    try:
+        return registry.load(kind, name)
+    except ProtoflError:
+        return None

@@ -1,0 +1,1 @@
+"""A round, step by step."""

@@ -1,0 +1,267 @@
+"""Clients that the server asks: members of a round, chosen by a plugin or replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from protofl.errors import RunFailure, UsageError, error_context
+from protofl.federation.plan.client_arrivals import first_rounds, participants, unseen_clients
+from protofl.federation.plan.plan import Plan
+from protofl.federation.plan.run_description import reads_losses
+from protofl.records.layout import METRICS
+from protofl.records.row import Row
+from protofl.system.files.tables import finite
+from protofl.system.machine import time_limit
+from protofl.system.randomness import numpy_stream
+
+
+class Membership:
+    """Clients that may be asked in each round of a trial (``--unseen``, ``--join-round``).
+
+    Args:
+        plan: The run.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._all = not (plan.settings.unseen or plan.settings.join_round)
+        self.unseen: list[int] = []
+        """The clients that never train, ascending."""
+        self.start(0)
+
+    def start(self, trial: int) -> None:
+        """Start a trial with the clients of its seed."""
+        if self._all:
+            return
+        settings, clients = self._plan.settings, self._plan.info.num_clients
+        seed = self._plan.seed(trial)
+        untrained = self._plan.split(trial).untrained
+        self.unseen = sorted(unseen_clients(seed, clients, settings.unseen, untrained))
+        joins = settings.join_round
+        self._first = first_rounds(seed, clients, settings.unseen, joins, untrained)
+
+    def at(self, round: int) -> np.ndarray | None:
+        """Return the clients available in a round, ascending; None for all."""
+        return None if self._all else np.flatnonzero(self._first <= round)
+
+    def numbers(self, round: int) -> Sequence[int]:
+        """Return the same clients as a sequence of numbers."""
+        there = self.at(round)
+        clients: list[int] = [] if there is None else there.tolist()
+        return range(self._plan.info.num_clients) if there is None else clients
+
+    def asked(self, round: int) -> int:
+        """Return the number of participants of a round: a share ρ of the available clients."""
+        there = self.at(round)
+        if there is None:
+            return self._plan.info.participants
+        return participants(self._plan.settings.participation, len(there))
+
+    def line(self, round: int) -> dict[str, Any]:
+        """Return the keys of the record about joined and unseen clients."""
+        joined = [] if self._all or not round else np.flatnonzero(self._first == round).tolist()
+        clients_by_key = {"joined": joined, "unseen": self.unseen}
+        return {key: clients for key, clients in clients_by_key.items() if clients}
+
+
+LOSING = ("absent", "unfollowed", "unscored")
+"""Figures of a line that name lost clients, with reasons."""
+
+Recorded = Mapping[tuple[int, int], Row]
+"""Lines of rounds to replay, {(trial, round): line}: ``answered``, ``unfollowed``, ``unscored``."""
+
+
+def default_participants(seed: int, round: int, clients: int, participants: int) -> list[int]:
+    """Return the participants of the default sampling, which a record does not list.
+
+    Args:
+        seed: The trial's seed.
+        round: The round.
+        clients: Clients M of the run.
+        participants: How many of them take part.
+    """
+    stream = numpy_stream(seed, "participants", round)
+    return sorted(stream.choice(clients, participants, replace=False).tolist())
+
+
+def recorded_clients(plan: Plan) -> Recorded:
+    """Return the rounds of the run of ``--participants-from``, with the clients that answered.
+
+    Args:
+        plan: The run in which they are to take part.
+
+    Raises:
+        UsageError: It is not a run folder, or lacks clients or rounds of this run.
+    """
+    folder, clients = plan.settings.participants_from, plan.info.num_clients
+    if folder is None:
+        return {}
+    from protofl.records.reading import Reading  # a run that chooses by itself does without
+
+    where = f"--participants-from {folder}"
+    try:
+        run = Reading.of(folder)
+        config, rows = run.config, {(row.trial, row.round): row for row in run.rows}
+    except UsageError as problem:
+        raise UsageError(
+            f"--participants-from: {problem.what}", problem.near, "give the folder of a run"
+        ) from None
+    if config["clients"] != clients:
+        raise UsageError(
+            f"{where}: that run has {config['clients']} clients, and this one {clients}",
+            do=f"take --clients {config['clients']}, or leave --participants-from out",
+        )
+    trials, rounds = range(plan.settings.trials), range(plan.settings.rounds)
+    lacking = next((at for t in trials for r in rounds if (at := (t, r)) not in rows), None)
+    if lacking is not None:
+        raise UsageError(
+            f"{where}: its record has no round {lacking[1]} of trial {lacking[0]}",
+            do="take fewer --rounds, or a run that has them",
+        )
+    replayed = {}
+    for (trial, round), row in rows.items():
+        try:
+            replayed[trial, round] = row.changed(answered=_answered(row, config))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"{where}: {run.folder / METRICS} doesn't say who took part in round {round} of "
+                f"trial {trial}",
+                str(error) if type(error) is ValueError else "",
+                "give the folder of a run",
+            ) from None
+    return replayed
+
+
+def _answered(row: Row, config: Mapping[str, Any]) -> list[int]:
+    """Return the clients that answered in a round: the default ones unless its line names them.
+
+    Raises:
+        ValueError: The line contradicts itself or the run; the error says how.
+    """
+    lost = {key: _lost_in(row, key, config["clients"]) for key in LOSING}
+    answered = row.answered
+    if answered is None:
+        seed = config["seed"] + row.trial
+        answered = default_participants(seed, row.round, config["clients"], row.participants)
+    elif answered != sorted({*answered}) or (answered and answered[-1] >= config["clients"]):
+        raise ValueError(f"answered: expected some of {config['clients']} clients in order")
+    if len(answered) != row.participants:
+        raise ValueError(f"answered: {len(answered)} clients, and participants: {row.participants}")
+    if both := lost["absent"].intersection(answered):
+        raise ValueError(f"client {min(both)} is absent and answered")
+    if strange := lost["unfollowed"].difference(answered):
+        raise ValueError(f"client {min(strange)} is unfollowed and did not answer")
+    return [*answered]
+
+
+def _lost_in(row: Row, key: str, clients: int) -> set[int]:
+    """Return the clients that a line names as lost, after checking their numbers and reasons."""
+    from protofl.hooks.transport.rules import REASONS
+
+    lost: Mapping[str, str] = row.get(key, {})
+    for client, reason in lost.items():
+        if client != str(int(client)) or int(client) >= clients:
+            raise ValueError(f"{key}: {client!r} is not one of {clients} clients")
+        if reason not in REASONS:
+            reasons = ", ".join(sorted(REASONS))
+            raise ValueError(f"{key}: {reason!r} of client {client} is not one of {reasons}")
+    return {*map(int, lost)}
+
+
+class ClientSampler:
+    """Sampling of clients in the rounds of a trial by a plugin.
+
+    Args:
+        plan: The run.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._choice = plan, plan.choices["client-sampler"]
+        self._heard: dict[str, float | None] | None = {} if reads_losses(self._choice) else None
+
+    def start(self, trial: int) -> None:
+        """Start a trial without known losses."""
+        self._seed = self._plan.seed(trial)
+        self._everyone = _fixed(np.arange(self._plan.info.num_clients))
+        self._sizes = _fixed(self._plan.split(trial).train_sizes.numpy())
+        self._losses = np.full(len(self._everyone), np.nan)
+
+    def learn(self, losses: Mapping[str, float | None]) -> None:
+        """Store clients' losses, NaN for None."""
+        for client, loss in losses.items():
+            self._losses[int(client)] = np.nan if loss is None else loss
+
+    def hear(self, losses: Mapping[int, float]) -> None:
+        """Store the mean losses of the clients whose uploads count, if the plugin reads losses."""
+        if self._heard is not None:
+            self._heard = {str(client): finite(loss) for client, loss in losses.items()}
+            self.learn(self._heard)
+
+    def line(self) -> dict[str, Any]:
+        """Return the losses for the record; empty if the plugin reads no losses."""
+        return {"client_losses": self._heard} if self._heard is not None else {}
+
+    def choose(
+        self, round: int, count: int, there: np.ndarray | None = None, draw: int = 0
+    ) -> list[int]:
+        """Return the participants of a round, ascending.
+
+        Args:
+            round: The round.
+            count: How many.
+            there: Those who can be asked, ascending; None for all.
+            draw: How often the round has asked before; each draw has a random stream of its own.
+
+        Raises:
+            RunFailure: The plugin chose an unknown client, or a client twice.
+        """
+        clients = self._everyone if there is None else _fixed(there)
+        place = f"select of client-sampler/{self._choice.name}, round {round}"
+        with time_limit(self._plan.settings.job_limit, place), error_context(place):
+            selected = self._choice.call(
+                "select",
+                round=round,
+                count=min(count, len(clients)),
+                clients=clients,
+                sizes=self._sizes,
+                losses=_fixed(self._losses),
+                generator=numpy_stream(
+                    self._seed, "participants", round, *([draw] if draw else [])
+                ),
+            )
+            return _checked(selected, clients)
+
+
+def _fixed(values: np.ndarray) -> np.ndarray:
+    """Return an array that a plugin cannot change."""
+    view: np.ndarray = values.view()
+    view.setflags(write=False)
+    return view
+
+
+def _checked(selected: Any, clients: np.ndarray) -> list[int]:  # noqa: ANN401 - it may be anything
+    """Return the clients that a plugin selected, ascending.
+
+    Raises:
+        RunFailure: These are not some of the clients, each once.
+    """
+    chosen = np.asarray(selected)
+    if chosen.ndim != 1 or not (chosen.dtype.kind in "iu" or not chosen.size):
+        shown = f"{chosen.dtype} of shape {list(chosen.shape)}"
+        raise RunFailure(f"it returns {shown}", do="return a list of client numbers")
+    if len(np.unique(chosen)) < len(chosen):
+        twice = next(int(c) for c in chosen if (chosen == c).sum() > 1)
+        raise RunFailure(f"it returns client {twice} twice", do="return each client once")
+    places = np.searchsorted(clients, chosen).clip(max=max(len(clients) - 1, 0))
+    strange = chosen[clients[places] != chosen] if len(clients) else chosen
+    if len(strange):
+        raise RunFailure(
+            f"it returns client {strange[0]}, who can't be asked",
+            f"{len(clients)} clients can: {', '.join(map(str, clients[:8]))}"
+            f"{', …' if len(clients) > 8 else ''}",
+            "return some of clients",
+        )
+    return sorted(chosen.astype(int).tolist())

@@ -1,0 +1,418 @@
+"""The federation loop: the steps of a round in order. The backend decides where they run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from itertools import product
+from pathlib import Path
+from typing import Any
+from weakref import proxy
+
+from protofl.federation import events
+from protofl.federation.clients.evaluation import NoObserver, counts_in, figures_of, odd_counts
+from protofl.federation.jobs import jobs
+from protofl.federation.jobs.pool_interface import (
+    ClientFiles,
+    LeavesFiles,
+    Pool,
+    Presence,
+    keep_files,
+)
+from protofl.federation.plan.plan import Plan
+from protofl.federation.round.participation import Participation
+from protofl.federation.round.predictions import Predictions
+from protofl.federation.round.round_stages import Stages
+from protofl.federation.round.round_totals import Totals
+from protofl.federation.round.schedules import Desk, Schedule
+from protofl.federation.round.server_side import ServerSide, admit_uploads, book_losses
+from protofl.hooks.models.flops import ClientFlops, flops_of_round
+from protofl.hooks.transport.rules import Fault
+from protofl.hooks.views.server_state import ServerState
+from protofl.hooks.views.snapshots import unpack_server
+from protofl.hooks.wire.payload import Payload
+from protofl.records.row import Row
+from protofl.records.run_folder import RunFolder
+from protofl.system.device import compute_threads
+from protofl.system.files.checksums import Check
+from protofl.system.files.tensors import Packed
+from protofl.system.profile.clock import Unprofiled
+from protofl.system.transfers import has_streams
+
+
+class Federation:
+    """A server, and a pool of hosts with the clients.
+
+    Args:
+        plan: The run.
+        pool: The hosts.
+        progress: Told of every stage and every client that is done.
+        profile: Takes where the time goes; None for a run that is not profiled.
+        parked: A folder in which hosts may keep clients on disk; None for one of their own.
+        participation: The participants of each round; by default those of the plan.
+
+    Attributes:
+        trial: The trial.
+        holders: Clients that hold the download of the last round's end.
+        client_accuracy: {client: its accuracy} in the last round.
+        flops: What clients of each architecture compute, where rounds are to tell of it.
+        learned: What the dry run has shown of uploads; empty where there was none.
+        observer: Keeps what the run is asked to observe.
+        predictions: Takes the predictions of each evaluation, if the run records them.
+        elsewhere: True if the pool keeps the clients' files.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        pool: Pool,
+        progress: events.Progress = events.ignore,
+        *,
+        profile: Unprofiled | None = None,
+        parked: Path | None = None,
+        participation: Participation | None = None,
+    ) -> None:
+        self.plan, self.pool = plan, pool
+        self.elsewhere = isinstance(pool, ClientFiles)
+        self._parked = None if parked is None or self.elsewhere else str(parked)
+        profile = profile or Unprofiled()
+        self._sums = profile.sums
+        self._who = participation or Participation(plan)
+        self._stages = Stages(plan, pool, progress, profile)
+        self.trial = 0
+        self.holders: set[int] = set()
+        self.client_accuracy: dict[int, float] = {}
+        self.flops: Sequence[ClientFlops] = ()
+        self.learned: Mapping[str, Any] = {}
+        self.observer = NoObserver()
+        self.predictions: Predictions | None = None
+        self._server_side: ServerSide
+        self._desk: Desk
+        self._schedule: Schedule
+
+    @property
+    def server(self) -> ServerState:
+        """The state of the server."""
+        return self._server_side.state
+
+    # --- a trial --------------------------------------------------------------------------------
+
+    def start_trial(self, trial: int, folder: RunFolder | None = None) -> None:
+        """Set up the server and start the trial on all hosts.
+
+        Args:
+            trial: The trial.
+            folder: The run folder, for a trial that continues after its last committed round.
+        """
+        self.trial = self._stages.trial = trial
+        self.holders = set()
+        self._who.start(trial, folder.rows if folder else ())
+        self._server_side = ServerSide(self.plan, trial, self._sums)
+        self.server.learned = deepcopy({**self.learned})
+        self._build_validation()
+        self._open_schedule()
+        store = self.plan.settings.client_store if has_streams(self.plan.device) else "auto"
+        start = jobs.StartTrial(trial, parked=self._parked, store="" if store == "auto" else store)
+        if folder and folder.commit:
+            keep_files(self.pool, folder.client_files)
+            start.files, start.checks = folder.committed_clients(), folder.commit.client_checks
+        self.pool.broadcast(start)
+
+    def resume(self, folder: RunFolder) -> None:
+        """Restore a run's last committed round."""
+        assert folder.commit
+        self.start_trial(folder.commit.trial, folder)
+        unpack_server(self.server, folder.committed_server())
+        self._build_validation()
+        self.holders = set(folder.commit.holders)
+        self._schedule.restore(self.server.schedule)
+
+    def _open_schedule(self) -> None:
+        """Open the schedule of the trial; a dry run has rounds."""
+        self._desk, choice = self.desk(), self.plan.choices["schedule"]
+        if "open_schedule" in choice.hooks and not self.plan.dry:
+            self._schedule = choice.call("open_schedule", desk=self._desk)
+        else:
+            self._schedule = Rounds(self)
+
+    @property
+    def totals(self) -> Totals:
+        """The totals of the current round."""
+        return self._desk.totals
+
+    def desk(self) -> Desk:
+        """Return what a schedule does with the server and the clients of the trial."""
+        arguments = self._server_side, self._stages, self._who
+        return Desk(self.plan, self.pool, *arguments, self._parked)
+
+    def _build_validation(self) -> None:
+        """Check uploads and replies by what the server has learned."""
+        self._server_side.build_validation()
+        self._stages.sizes = self._server_side.sizes
+
+    def participants(self, round: int) -> list[int]:
+        """Return the clients that the server asks in a round, ascending."""
+        return self._who.asked(round, self.pool if isinstance(self.pool, Presence) else None)
+
+    # --- a round --------------------------------------------------------------------------------
+
+    def round(self, number: int) -> tuple[Row, list[int]]:
+        """Run a round.
+
+        Returns:
+            The round's line of ``metrics.jsonl`` without checkpoint times, and the clients that
+            trained.
+
+        Raises:
+            RunFailure: A hook failed, an upload is not as it should be, or too few answered.
+        """
+        # Further threads would only wait for the cores on which clients train.
+        with compute_threads(self.plan.settings.server_threads):
+            return self._round(number)
+
+    def _round(self, number: int) -> tuple[Row, list[int]]:
+        start, settings = time.perf_counter(), self.plan.settings
+        last = number + 1 == settings.rounds
+        self._desk.begin(number)
+        totals = self._desk.totals = Totals(malicious=self.server.malicious)
+        # 1. Who takes part. 2. What each downloads. 3. Local training and upload, wherever the
+        # clients live. From here on the round's clients are those that answered.
+        uploads = self._schedule.collect(number)
+        self.server.evaluates = last or self._schedule.is_due(number)
+        asked = sorted({*uploads, *totals.absent})
+        clients, unusual = self._who.answered(number, asked, totals.absent)
+        totals.participants, totals.answered = len(clients), clients if unusual else None
+        # 4. The server aggregates, then trains.
+        self.train_server(uploads, totals)
+        self.observer.see(number, uploads, self.server.global_state)
+        # 5. Phases that follow the server's step, with this round's download.
+        if self.plan.composition.has_follow_up(self.plan.info):
+            self._follow_up(clients, number, totals)
+        # 6. Evaluation, each client with what it would download next; also if the trial ends here.
+        ended = self._server_side.end_trial()
+        self.server.evaluates |= bool(ended)
+        if self.server.evaluates:
+            members, everyone = self._who.members, settings.eval_clients == "all"
+            chosen = members.numbers(number) if everyone else clients
+            totals.unscored = self._who.lost(number, "unscored", [*chosen, *members.unseen])
+            chosen = self._desk.to_evaluate(chosen, last=last or bool(ended))
+            self.evaluate_clients(chosen, number, totals)
+            totals.add_metrics(figures_of(self.plan.metrics, totals.counts))
+            totals.add_domains(self.plan.domains(self.trial))
+            totals.samples_per_class = self.plan.balanced_per_class(self.trial)
+            self._evaluate_unseen(number, totals)
+        with self._sums.span("end_round", "server"):
+            extra = self._server_side.end_round(totals)
+        if self.flops:
+            place_of = self.plan.info.place_of
+            totals.measures["flops"] = flops_of_round(self.flops, totals.trained, place_of)
+        self.observer.keep(self.trial, number)
+        totals.seconds["total"] = time.perf_counter() - start
+        self.client_accuracy = totals.accuracy
+        rate: dict[str, Any] = {"lr": self.server.lr} if self.plan.scheduled else {}
+        if line := {**self._schedule.line()}:
+            if self.server.evaluates and not self._schedule.is_due(number):
+                line["due"] = False  # a run with more rounds does not evaluate it
+            rate["schedule"] = line
+        self.server.schedule = self._schedule.state()
+        line = {"trial": self.trial, "round": number, **totals.line(extra), **rate}
+        line |= {"ended": ended} if ended else {}
+        return Row({**line, **self._who.line(number)}), clients
+
+    def train_clients(self, clients: list[int], number: int, totals: Totals) -> dict[int, Payload]:
+        """Run downloads, local training and uploads; return {client: accepted upload}."""
+        replies = self._train(clients, number, "before_upload", totals)
+        # Who would come too late, or not at all, is as if never asked.
+        for client, reason in self._who.trained(replies, [*totals.absent]).items():
+            totals.leave_out(client, reason)
+        came = [client for client in clients if client in replies and client not in totals.absent]
+        with self._sums.span("uploads", "server"):
+            arrived = {client: replies[client] for client in came}
+            uploads = admit_uploads(
+                arrived, number, totals, self._server_side, self.plan, self._stages
+            )
+        lied = [client for client, reason in totals.absent.items() if reason == "skipped"]
+        gone = sorted({*replies, *lied} - uploads.keys())
+        if gone:
+            self._stages.replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, totals)
+        self._who.hear({client: replies[client] for client in uploads})
+        return uploads
+
+    def train_server(self, uploads: Mapping[int, Payload], totals: Totals) -> None:
+        """Run the server's hooks; without uploads the server does not change."""
+        start = time.perf_counter()
+        if uploads:
+            self._stages.begin("server")
+            totals.measures |= self._server_side.learn(uploads)
+            while self.server.notes:
+                self._stages.note(self.server.notes.pop(0))
+        totals.spend({"server": time.perf_counter() - start})
+
+    def _follow_up(self, clients: list[int], number: int, totals: Totals) -> None:
+        """Run the phases after the server's step; a lost client stays as it was before them."""
+        self.holders = set()
+        later = Totals(absent=self._who.lost(number, "unfollowed", clients))
+        there = [client for client in clients if client not in later.absent]
+        replies = self._train(there, number, "after_server", later)
+        self._who.followed(replies)
+        totals.add_phases(later)
+        self.holders = {client for client in there if client in replies}
+        kept_replies = {client: replies[client] for client in sorted(self.holders)}
+        book_losses(kept_replies, number, totals, self.plan, self._stages)
+
+    def _train(
+        self, clients: list[int], number: int, when: str, totals: Totals
+    ) -> dict[int, jobs.TrainReply]:
+        """Run local training; a client that holds its download is not sent it again."""
+        settings, first = self.plan.settings, when == "before_upload"
+        with self._sums.span("downloads", "server"):
+            lacking = [client for client in clients if client not in self.holders]
+            blobs = dict(self._server_side.downloads(lacking, totals))
+            sizes = {client: len(blobs.get(client, b"")) for client in clients}
+            idle = self._who.downloading(sizes, when)
+            skip = settings.on_lost_client == "skip"
+            undo = settings.on_bad_upload == "skip" or self._who.leaves_out
+            work = [
+                jobs.Train(
+                    c,
+                    number,
+                    when,
+                    keep_received=c not in blobs,
+                    may_fail=skip,
+                    may_be_undone=skip or (first and undo),
+                    blob=blobs.get(c, b""),
+                )
+                for c in clients
+                if c not in idle
+            ]
+        self._stages.begin("train", [job.client for job in work], when)
+        replies = self._stages.replies("train", work, jobs.TrainReply, totals)
+        for client, reply in replies.items():
+            totals.trained[client] = totals.trained.get(client, 0) + reply.samples
+        return replies
+
+    def evaluate_clients(
+        self, clients: Sequence[int], number: int, totals: Totals, epochs: int | None = None
+    ) -> None:
+        """Evaluate clients with their next download, unseen clients after fine-tuning."""
+        clients = [client for client in clients if client not in totals.unscored]
+        self._stages.begin("evaluate", clients, epochs=epochs or 0)
+        observe = self.observer.samples(number) if epochs is None else 0
+        predictions = self.predictions if epochs is None else None
+        skip = self.plan.settings.on_lost_client == "skip"
+        for portion in self._server_side.portions(clients, totals):
+            work = [
+                jobs.Evaluate(
+                    client,
+                    number,
+                    observe,
+                    epochs or 0,
+                    predictions=predictions is not None,
+                    blob=blob,
+                    may_fail=skip,
+                )
+                for client, blob in portion.items()
+            ]
+            asked = {job.client: job for job in work}
+            replies = self._stages.replies("evaluate", work, jobs.EvaluateReply, totals)
+            for client, reply in replies.items():
+                try:
+                    counts = counts_in(self.plan, asked[client], reply)
+                except Fault as fault:
+                    self._stages.leave_unscored(asked[client], fault, totals)
+                    continue
+                self.observer.take_features(client, counts)
+                if predictions is not None:
+                    predictions.take(client, counts)
+                totals.add_score(client, reply, counts)
+        if skip:
+            tests = {client: count for client, (_, count) in totals.scores.items()}
+            arguments = self.plan.metrics, totals.counts, tests, self.plan.info.num_classes
+            for client, odd in odd_counts(*arguments, self.plan.data.task).items():
+                lost = jobs.Evaluate(client, number, may_fail=True)
+                self._stages.leave_unscored(lost, odd, totals)
+        self._who.scored(number, totals.scores, totals.unscored)
+
+    def _evaluate_unseen(self, number: int, totals: Totals) -> None:
+        """Evaluate unseen clients; after the last round also fine-tuned."""
+        unseen, settings, epochs_by_figure = self._who.members.unseen, self.plan.settings, {}
+        if unseen:
+            epochs_by_figure["unseen_accuracy"] = 0
+        if unseen and settings.fine_tune and number + 1 == settings.rounds:
+            epochs_by_figure["fine_tuned_accuracy"] = settings.fine_tune
+        untrained = {*self.plan.split(self.trial).untrained} if unseen else set()
+        for name, epochs in epochs_by_figure.items():
+            unseen_totals = Totals(unscored=totals.unscored)
+            tested = [c for c in unseen if not epochs or c not in untrained]
+            if not tested:
+                continue
+            self.evaluate_clients(tested, number, unseen_totals, epochs)
+            totals.apart[name] = unseen_totals.scores
+            totals.spend(unseen_totals.seconds)
+            totals.failures |= unseen_totals.failures
+        # No figure has a lost client.
+        for client, name in product(totals.unscored, epochs_by_figure):
+            totals.apart.get(name, {}).pop(client, None)
+
+    def leave_files(self) -> bool:
+        """Let `save_clients` leave files to `take_unwritten`, where a thread can write them.
+
+        That is so on a device that computes beside the program, with the clients in this process. A
+        CPU would need the memory of all clients twice, and gain little.
+
+        Returns:
+            True if it leaves them.
+        """
+        if not isinstance(self.pool, LeavesFiles) or not has_streams(self.plan.device):
+            return False
+        self.pool.unwritten = {}
+        return True
+
+    def take_unwritten(self) -> dict[str, Packed]:
+        """Return {path: tensors} of the files that `save_clients` has left since the last call."""
+        if not isinstance(self.pool, LeavesFiles) or not self.pool.unwritten:
+            return {}
+        taken, self.pool.unwritten = self.pool.unwritten, {}
+        return taken
+
+    def save_clients(self, clients: Iterable[int], paths: Mapping[int, str]) -> dict[int, Check]:
+        """Save clients on their hosts; return checks of files that these keep."""
+        work = [jobs.Save(client, paths[client]) for client in clients]
+        self._stages.begin("checkpoint", [job.client for job in work])
+        kind = jobs.SaveReply if self.elsewhere else jobs.Reply
+        replies = self._stages.replies("checkpoint", work, kind, Totals()).items()
+        return {c: Check(r.size, r.crc) for c, r in replies if isinstance(r, jobs.SaveReply)}
+
+
+class Rounds:
+    """The schedule of rounds: the server asks the participants, waits for them, and acts.
+
+    Args:
+        federation: The server and the clients.
+    """
+
+    def __init__(self, federation: Federation) -> None:
+        # In a cycle the federation would keep its clients' memory until it is collected.
+        self._federation = proxy(federation)
+
+    def collect(self, step: int) -> dict[int, Payload]:
+        """Ask the participants of a round; return their accepted uploads."""
+        federation: Federation = self._federation
+        return federation.train_clients(federation.participants(step), step, federation.totals)
+
+    def is_due(self, step: int) -> bool:
+        """Return True if ``--eval-every`` asks for an evaluation."""
+        plan = self._federation.plan
+        return bool(plan.is_due(step, plan.settings.eval_every))
+
+    def line(self) -> dict[str, Any]:
+        """Return nothing: all figures of a round are in its line."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """Return nothing: a round leaves no work to the next one."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Do nothing."""

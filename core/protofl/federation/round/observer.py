@@ -1,0 +1,231 @@
+"""Observations of a run (``--observe``): checks, and records of rounds within a size limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from protofl.errors import RunFailure, UsageError
+from protofl.federation.clients.evaluation import FEATURES, LABELS, NoObserver
+from protofl.federation.plan.plan import Plan
+from protofl.hooks.wire.payload import Payload
+from protofl.records.layout import OBSERVED, UPLOADS
+from protofl.system.files.series import Round, Series
+from protofl.system.formatting import size_text
+
+SERVER_KEYS = ("prototypes", "global_prototypes")
+"""Keys of the server's prototypes; FedSA has global prototypes in addition to its anchors."""
+
+STARTS = {"prototypes": ("server/", "clients/"), "features": ("features",), "images": ("images",)}
+"""{kind of observation: prefixes of its tensors' names}."""
+
+LIMIT = 1_000_000_000
+"""Largest size of all observations and uploads of a run, in bytes."""
+
+NAMED = 96
+"""Overhead in bytes of each tensor in a file."""
+
+
+def is_observed(plan: Plan, round: int) -> bool:
+    """Return True if prototypes, features and images of a round are recorded."""
+    return bool(plan.settings.observe) and plan.is_due(round, plan.settings.observe_every)
+
+
+def check_observing(plan: Plan) -> None:
+    """Check that the methods of a run have what ``--observe`` asks for.
+
+    Raises:
+        UsageError: Its methods have nothing of what is asked for.
+    """
+    observed, composition = plan.settings.observe, plan.composition
+    sent = composition.declarations("upload_payload")
+    received = composition.declarations("download_payload")
+    method = plan.settings.method
+    if "prototypes" in observed and not sent.covers("prototypes"):
+        raise UsageError(
+            f"--observe prototypes: clients of {method} don't send prototypes",
+            f"they send: {', '.join(sent.names or ()) or 'nothing'}",
+            "observe features, or take a method that does",
+        )
+    if "features" in observed and len(plan.info.feature_dims) > 1:
+        raise UsageError(
+            "--observe features needs features of one width, and the clients' have "
+            f"{', '.join(map(str, plan.info.feature_dims))}",
+            do="observe prototypes, or give a number for --feature-dim",
+        )
+    if "images" in observed and not received.covers("images"):
+        raise UsageError(
+            f"--observe images: the server of {method} makes no images",
+            f"clients get: {', '.join(received.names or ()) or 'nothing'}",
+            "leave it out, or take a method with an image generator (fedktl)",
+        )
+
+
+class Observer(NoObserver):
+    """Records what `--observe` and `--record-uploads` ask for.
+
+    Args:
+        plan: The run.
+        folder: Its folder.
+        done: The rounds that are over; what was observed in others is removed.
+        note: Takes a line for the user.
+    """
+
+    def __init__(
+        self, plan: Plan, folder: Path, finished: Collection[Round], note: Callable[[str], None]
+    ) -> None:
+        self._plan, self._note = plan, note
+        self._observed, self._uploads = Series(folder / OBSERVED), Series(folder / UPLOADS)
+        for series in (self._observed, self._uploads):
+            for line in series.retain(finished):
+                note(line)
+        self._lost: set[int] = set()
+        """Trials of which uploads are missing, so that further ones would be of no use."""
+        if plan.settings.record_uploads:
+            for trial, round in sorted(set(finished) - self._uploads.entries.keys()):
+                if trial not in self._lost:
+                    self._lost.add(trial)
+                    of = f" of trial {trial}" if plan.settings.trials > 1 else ""
+                    end = "replays end before it" if round else "there is nothing to replay"
+                    note(f"the uploads of round {round}{of} are not kept: {end}")
+        self._left = LIMIT - self._observed.size - self._uploads.size
+        self._full = False
+        self._expected: dict[str, int] = {}
+        self._seen: dict[str, Tensor] = {}
+        self._features: dict[int, tuple[Tensor, Tensor]] = {}
+        self._sent: Mapping[int, Payload] | None = None
+
+    def samples(self, round: int) -> int:
+        """Return ``--observe-samples`` in an observed round, otherwise 0."""
+        takes_features = "features" in self._plan.settings.observe and is_observed(
+            self._plan, round
+        )
+        return self._plan.settings.observe_samples if takes_features else 0
+
+    def take_features(self, client: int, counts: Payload) -> None:
+        """Store the features until the round ends."""
+        if FEATURES in counts.keys():
+            self._features[client] = counts.pop(FEATURES), counts.pop(LABELS)
+
+    def see(self, round: int, uploads: Mapping[int, Payload], global_state: Payload) -> None:
+        """Store references to observed tensors until the round ends; no tensor is copied."""
+        settings = self._plan.settings
+        self._sent = uploads if settings.record_uploads else None
+        if not is_observed(self._plan, round):
+            return
+        if "prototypes" in settings.observe:
+            self._seen |= _rows_of_clients(uploads)
+            for key in SERVER_KEYS:
+                if key in global_state.keys():
+                    rows, classes = global_state.rows(key)
+                    self._seen |= {f"server/{key}": rows, f"server/{key}.classes": classes}
+        if "images" in settings.observe and "images" in global_state.keys():
+            images, classes = global_state.rows("images")
+            bounds = self._plan.images.bounds if self._plan.images else (-1.0, 1.0)
+            self._seen |= {"images": as_bytes(images, *bounds), "images.classes": classes}
+
+    def keep(self, trial: int, round: int) -> None:
+        """Write a file of observations, and one of uploads.
+
+        Raises:
+            RunFailure: Files of this size in all rounds are more than `LIMIT`.
+        """
+        if self._features:
+            clients = sorted(self._features)
+            rows, labels = zip(*(self._features[client] for client in clients), strict=True)
+            owners = [torch.full((len(y),), c) for c, y in zip(clients, labels, strict=True)]
+            self._seen |= {
+                "features": torch.cat(rows),
+                "features.labels": torch.cat(labels),
+                "features.clients": torch.cat(owners),
+            }
+        plan, rounds = self._plan, range(self._plan.settings.rounds)
+        about = {
+            "architectures": plan.info.names_by_client,
+            "classes": plan.info.num_classes,
+        }
+        uploads = {} if self._sent is None or trial in self._lost else self._sent
+        sent = {f"{c}/{k}": v for c, upload in uploads.items() for k, v in upload.items()}
+        sizes = {"uploads": _size(sent) * len(rounds)}
+        for what, start in STARTS.items():
+            tensors = {name: t for name, t in self._seen.items() if name.startswith(start)}
+            if tensors and what not in self._expected:
+                every = plan.settings.eval_every if what == "features" else 1
+                due = sum(is_observed(plan, r) and plan.is_due(r, every) for r in rounds)
+                sizes[what] = _size(tensors) * due
+        self._check_limit({what: size * plan.settings.trials for what, size in sizes.items()})
+        if self._seen:
+            self._add(self._observed, (trial, round), self._seen, about)
+        if self._sent is not None and trial not in self._lost:
+            if not self._add(self._uploads, (trial, round), sent, {"clients": [*uploads]}):
+                self._lost.add(trial)
+        self._seen, self._features, self._sent = {}, {}, None
+
+    def _check_limit(self, sizes: Mapping[str, int]) -> None:
+        """Report the expected size of new kinds of files; see `keep`."""
+        new = {what: size for what, size in sizes.items() if size and what not in self._expected}
+        if not new:
+            return
+        self._expected |= new
+        total = sum(self._expected.values())
+        parts = ", ".join(f"{what} {size_text(size)}" for what, size in new.items())
+        if total > LIMIT:
+            raise RunFailure(
+                f"observations will use about {size_text(total)} ({parts}), and at most "
+                f"{size_text(LIMIT)} are recorded",
+                "they are stored in the run folder",
+                "record less: fewer rounds (--observe-every) or samples (--observe-samples), "
+                "no --record-uploads",
+            )
+        self._note(f"observations will use about {size_text(total)} in the run folder ({parts})")
+
+    def _add(
+        self,
+        series: Series,
+        place: Round,
+        tensors: Mapping[str, Tensor],
+        about: Any,  # noqa: ANN401
+    ) -> bool:
+        """Write a file if it fits in the remaining space; return True if it did."""
+        if _size(tensors) <= self._left:
+            self._left -= series.add(place, tensors, about)
+            return True
+        if not self._full:
+            self._note(
+                f"the limit of {size_text(LIMIT)} is reached in round {place[1]} of trial "
+                f"{place[0]}: what does not fit is not kept"
+            )
+        self._full = True
+        return False
+
+
+def _size(tensors: Mapping[str, Tensor]) -> int:
+    """Return the bytes of a file of tensors."""
+    return sum(NAMED + tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def _rows_of_clients(uploads: Mapping[int, Payload]) -> dict[str, Tensor]:
+    """Return the uploaded prototypes of all clients, one table for each width."""
+    pieces_by_width: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}
+    for client, upload in uploads.items():
+        if "prototypes" in upload.keys():
+            rows, classes = upload.rows("prototypes")
+            pieces = pieces_by_width.setdefault(rows.shape[1], [])
+            pieces.append((rows, classes, torch.full((len(rows),), client)))
+    return {
+        f"clients/{width}/{name}": torch.cat([parts[place] for parts in each])
+        for width, each in pieces_by_width.items()
+        for place, name in enumerate(("prototypes", "classes", "clients"))
+    }
+
+
+def as_bytes(images: Tensor, low: float, high: float) -> Tensor:
+    """Return images as uint8, scaled from the range ``low`` to ``high``."""
+    if images.dtype == torch.uint8:
+        return images
+    scale = 255 / max(high - low, 1e-12)
+    return images.float().sub(low).mul(scale).round().clamp(0, 255).byte()

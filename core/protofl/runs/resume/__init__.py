@@ -1,0 +1,1 @@
+"""Runs that have been done before."""
