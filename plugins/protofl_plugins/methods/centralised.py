@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 import protofl as pf
+from protofl_plugins.engines.server_steps import minimise
 from protofl_plugins.shared import architecture_models, weights
-from protofl_plugins.shared.server_steps import minimise
 
 
 class Centralised:

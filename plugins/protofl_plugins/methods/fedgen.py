@@ -35,8 +35,8 @@ from torch.nn.functional import batch_norm, cross_entropy
 
 import protofl as pf
 from protofl import functional as F
+from protofl_plugins.engines.server_steps import minimise
 from protofl_plugins.shared import weights
-from protofl_plugins.shared.server_steps import minimise
 
 Norm = Literal["running", "batch"]
 """The statistics of BatchNorm."""

@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
+from protofl_plugins.engines.server_steps import steps
 from protofl_plugins.shared import weights
 from protofl_plugins.shared.prototypes import MEANS, sent_rows
-from protofl_plugins.shared.server_steps import steps
 
 
 class FedGH:

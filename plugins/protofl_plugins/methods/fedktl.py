@@ -33,8 +33,8 @@ from torch.nn.functional import cross_entropy, mse_loss, normalize
 
 import protofl as pf
 from protofl import functional as F
+from protofl_plugins.engines.server_steps import minimise
 from protofl_plugins.shared.prototypes import sent_rows
-from protofl_plugins.shared.server_steps import minimise
 
 
 class FedKTL:

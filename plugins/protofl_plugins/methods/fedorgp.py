@@ -27,9 +27,9 @@ from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 import protofl as pf
 from protofl import functional as F
+from protofl_plugins.engines.server_steps import steps
 from protofl_plugins.shared import trained_prototypes as trained
 from protofl_plugins.shared.prototypes import MEANS, guides, sent_rows
-from protofl_plugins.shared.server_steps import steps
 
 THRESHOLD, TEMPERATURE = 0.3, 0.5
 """Constants of the adaptive weights in the published code."""

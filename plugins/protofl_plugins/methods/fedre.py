@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 import protofl as pf
+from protofl_plugins.engines.server_steps import steps
 from protofl_plugins.shared import weights
-from protofl_plugins.shared.server_steps import steps
 
 
 class FedRE:

@@ -28,6 +28,7 @@ from torch.nn.functional import one_hot
 
 import protofl as pf
 from protofl import functional as F
+from protofl_plugins.engines.server_steps import steps
 from protofl_plugins.shared import trained_prototypes as trained
 from protofl_plugins.shared.prototypes import (
     MEANS,
@@ -38,7 +39,6 @@ from protofl_plugins.shared.prototypes import (
     nearest_prototype,
     sent_rows,
 )
-from protofl_plugins.shared.server_steps import steps
 
 
 class FedTGP:

@@ -16,7 +16,7 @@ from pydantic import model_validator
 from torch import Tensor
 
 import protofl as pf
-from protofl_plugins.shared.server_steps import minimise
+from protofl_plugins.engines.server_steps import minimise
 
 CHUNK = 128
 """Public samples that are scored together; rounding depends on it, so it is fixed."""

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_map_only
 import protofl as pf
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import double_precision
-from protofl_plugins.shared import server_steps
-from protofl_plugins.shared.server_steps import minimise, steps
+from protofl_plugins.engines import server_steps
+from protofl_plugins.engines.server_steps import minimise, steps
 
 METHODS = {
     "fedtgp": {"S": 12},
