@@ -245,7 +245,7 @@ LONGEST = 400
 
 def memory_problem(error: BaseException) -> str:
     """Describe an error of Python or torch about missing memory; empty for other errors."""
-    phrases = ("can't allocate memory", "out of memory", "not enough memory", "unable to allocate")
+    phrases = ("cannot allocate memory", "out of memory", "not enough memory", "unable to allocate")
     said, on_device = said_by(error).strip(), device_is_full(error)
     torch_s = isinstance(error, RuntimeError) and any(word in said.lower() for word in phrases)
     if isinstance(error, ProtoflError) or not (

@@ -581,7 +581,7 @@ def test_a_transform_that_encodes():
     names = "the_same_is_decoded_again its_state_can_be_kept"
     found = failures(PayloadTransformContract, Drifting, names)
     assert "decode_upload gives another" in found["the_same_is_decoded_again"]
-    assert "which a checkpoint can't hold" in found["its_state_can_be_kept"]
+    assert "which a checkpoint cannot hold" in found["its_state_can_be_kept"]
 
 
 def test_a_class_that_encodes_is_known_as_a_transform():

@@ -163,7 +163,7 @@ MORE = {
         "",
         "format",
     ),
-    "a name that can't be printed": (
+    "a name that cannot be printed": (
         lambda upload: raw({"\ud800\n\x1b[31m": entry("U8", [1], 0, 1)}, b"0"),
         r"\ud800\n\x1b[31m",
         "names",

@@ -180,7 +180,7 @@ def _reuse(path: Path, report: Callable[[str], None]) -> Dataset | None:
     try:
         return _read(path, verify=True)
     except _Unusable as problem:
-        report(f"{path} can't be used ({problem}); it is made anew")
+        report(f"{path} cannot be used ({problem}); it is made anew")
         return None
 
 
@@ -251,7 +251,7 @@ def _store(path: Path, data: Dataset) -> Dataset:
     except (OSError, SafetensorError) as error:
         size = sum(t.numel() * t.element_size() for t in tensors.values())
         raise UsageError(
-            f"can't write {path} ({size_text(size)}): {error}",
+            f"cannot write {path} ({size_text(size)}): {error}",
             do="make room, or give another folder with --data-dir",
         ) from error
     finally:

@@ -164,7 +164,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], train: int, test: int, source:
                 raise UsageError(
                     f"{source}: {'; '.join(faults)}",
                     "a column holds numbers or strings, for example the user of each sample; names "
-                    "that can't be read would become one client",
+                    "that cannot be read would become one client",
                     f"convert {name!r}, or leave it out; bytes of another encoding: "
                     'values = numpy.char.decode(values, "latin-1")',
                 )

@@ -150,7 +150,7 @@ def files_key(prefix: str, path: Path, files: Iterable[Path], *options: object) 
             stat = os.stat(regular_file(file, LARGEST_DATA))
         except OSError as error:
             raise UsageError(
-                f"{file} can't be read: {error.strerror}", do="give another file or folder"
+                f"{file} cannot be read: {error.strerror}", do="give another file or folder"
             ) from None
         times = stat.st_mtime_ns, stat.st_ctime_ns
         digest.update(repr((os.fspath(file), stat.st_size, *times)).encode())

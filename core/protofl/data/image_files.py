@@ -139,7 +139,7 @@ def open_image(source: Path | IO[bytes], name: str = "") -> Image:
     except (OSError, ValueError, SyntaxError, EOFError, PIL.Image.DecompressionBombError) as error:
         kind = _kind(source)
         raise UsageError(
-            f"{name} can't be read as an image: {f'it is {kind.name}' if kind else error}",
+            f"{name} cannot be read as an image: {f'it is {kind.name}' if kind else error}",
             f"formats: {', '.join(FORMATS)}",
             (kind.do if kind else "") or "repair or remove the file",
         ) from error
@@ -187,7 +187,7 @@ def to_rgb(image: Image, name: str, files: ImageFiles) -> Image:
         return PIL.Image.alpha_composite(ground, layered).convert("RGB")
     except (ValueError, OSError, KeyError) as error:
         raise UsageError(
-            f"{name}: an image of the mode {image.mode} can't be converted to RGB: {error}",
+            f"{name}: an image of the mode {image.mode} cannot be converted to RGB: {error}",
             do="convert it to RGB, for example to PNG",
         ) from error
 
@@ -341,7 +341,7 @@ def _check_depth(x: np.ndarray, seen: list[dict[str, str]]) -> None:
     if deep and int(x[deep].max()) < _LEAST_OF_DEEP:
         raise UsageError(
             f"{seen[deep[0]]['16-bit']} has colours of 16 bits, all below {_LEAST_OF_DEEP << 8:,} "
-            "in all such images; the lower 8 bits can't be read",
+            "in all such images; the lower 8 bits cannot be read",
             do="scale the colours to 0…65535, or save the images with 8 bits",
         )
 

@@ -184,7 +184,7 @@ def _array(value: Any, name: str) -> np.ndarray:  # noqa: ANN401 - whatever NumP
     except (TypeError, ValueError, RuntimeError) as error:
         line = str(error).splitlines()[0]
         raise UsageError(
-            f"dataset: {name} can't be converted to an array: {line}",
+            f"dataset: {name} cannot be converted to an array: {line}",
             f"it is {type(value).__name__}",
             "give a NumPy array or a dense tensor in which all samples have one shape",
         ) from error

@@ -170,7 +170,7 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
                 do="save x_train and y_train with numpy.savez_compressed",
             ) from None
         raise UsageError(
-            f"{path} can't be read as .npz: {type(error).__name__}: {error}",
+            f"{path} cannot be read as .npz: {type(error).__name__}: {error}",
             do="the file is damaged or of another kind; save or copy it again",
         ) from error
 

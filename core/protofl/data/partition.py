@@ -218,7 +218,7 @@ def _hold_out(
     largest = data.num_train - tenth - 2 * num_clients
     if not 0 < public <= largest:
         raise UsageError(
-            f"can't hold out {public} public samples",
+            f"cannot hold out {public} public samples",
             f"the training part has {data.num_train} samples"
             + (f", of which {tenth} are the global test set" if tenth else "")
             + f", and {num_clients} clients need at least 2 each",
@@ -291,7 +291,7 @@ def _own_split(data: Dataset, num_clients: int | None, public: int, subset: floa
         )
     if public:
         raise UsageError(
-            f"can't hold out {public} public samples: these data come already split",
+            f"cannot hold out {public} public samples: these data come already split",
             do="give public samples of their own: --public npz:PATH",
         )
     if subset != 1:

@@ -115,7 +115,7 @@ def check_free(path: Path) -> None:
     try:
         used = path.exists() and (not path.is_dir() or {p.name for p in path.iterdir()} - leftover)
     except OSError as error:  # a name that is too long, say
-        raise UsageError(f"--out {path} can't be written: {error.strerror}") from None
+        raise UsageError(f"--out {path} cannot be written: {error.strerror}") from None
     if used:
         raise UsageError(
             f"--out {path} is in use",
@@ -123,4 +123,4 @@ def check_free(path: Path) -> None:
         )
     parent = next(place for place in (path, *path.parents) if place.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise UsageError(f"--out {path} can't be written", do="choose another folder with --out")
+        raise UsageError(f"--out {path} cannot be written", do="choose another folder with --out")

@@ -22,7 +22,7 @@ def read_rows(file: Path) -> list[Row]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise Damaged(f"{file} can't be read: {error.strerror or error}") from None
+        raise Damaged(f"{file} cannot be read: {error.strerror or error}") from None
     rows = [_row(file, number, line) for number, line in enumerate(lines[:-1], 1)]
     if lines[-1]:  # without an end of line: half written, or a copy that lost it
         with suppress(Damaged):
@@ -49,7 +49,7 @@ def table_or_none(file: Path, form: str = "") -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Damaged(f"{file} can't be read: {error.strerror or error}") from None
+        raise Damaged(f"{file} cannot be read: {error.strerror or error}") from None
     return table_of(file, form)
 
 

@@ -91,7 +91,7 @@ class RunFolder:
             folder._begin(config)
         except OSError as error:
             raise UsageError(
-                f"--out {path} can't be written: {error.strerror or error}",
+                f"--out {path} cannot be written: {error.strerror or error}",
                 do="choose another folder with --out",
             ) from None
         return folder

@@ -102,7 +102,7 @@ def _checked(text: str, name: str) -> torch.device:
                 cards(device),
                 "end the programs that use it (nvidia-smi shows them), or name another card",
             ) from None
-        raise UsageError(f"--device {text}: this torch can't compute there", do=USE) from None
+        raise UsageError(f"--device {text}: this torch cannot compute there", do=USE) from None
     return device
 
 

@@ -205,7 +205,7 @@ def _broken(name: str, error: BaseException) -> UsageError:
     if isinstance(error, ProtoflError):
         return UsageError(f"{name}: {error.what}", error.near, error.do)
     return UsageError(
-        f"{name} can't be imported: {error_text(error)}",
+        f"{name} cannot be imported: {error_text(error)}",
         f"raised at {error_location(error)}",
         "fix it; --debug shows the whole traceback",
     )

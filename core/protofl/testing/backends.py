@@ -62,7 +62,7 @@ class BackendContract(Contract):
         try:
             pool: Pool | None = choice.call("open_pool", plan=plan, workers=workers, idle=None)
         except UsageError as error:
-            skip(f"it can't be opened here: {refusal(error)}")
+            skip(f"it cannot be opened here: {refusal(error)}")
             raise
         expect(pool is not None, "open_pool returns None")
         assert pool is not None

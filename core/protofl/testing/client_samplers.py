@@ -92,7 +92,7 @@ class ClientSamplerContract(Contract):
                     len({*selected}) == len(selected), f"{case_name}: a client stands there twice"
                 )
                 strange = {*selected} - {*there}
-                expect(not strange, f"{case_name}: clients {sorted(strange)} can't be asked")
+                expect(not strange, f"{case_name}: clients {sorted(strange)} cannot be asked")
                 if not getattr(self.cls, "any_number", False):
                     expect(
                         len(selected) == count,

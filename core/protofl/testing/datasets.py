@@ -43,7 +43,7 @@ class DatasetContract(Contract):
         try:
             return load_data(self.choice(), self.cache, lambda line: None)
         except UsageError as error:
-            skip(f"the data can't be had here: {refusal(error)}")
+            skip(f"the data cannot be had here: {refusal(error)}")
             raise
 
     def key(self, folder: Path) -> str:
@@ -52,7 +52,7 @@ class DatasetContract(Contract):
         try:
             result: str = choice.call("cache_key", data_dir=folder)
         except UsageError as error:
-            skip(f"the data can't be had here: {refusal(error)}")
+            skip(f"the data cannot be had here: {refusal(error)}")
             raise
         return result
 
@@ -91,7 +91,7 @@ class DatasetContract(Contract):
         try:
             again: Dataset = choice.call("decode", data_dir=self.cache)
         except UsageError as error:
-            skip(f"decoded before, it can't be decoded here: {refusal(error)}")
+            skip(f"decoded before, it cannot be decoded here: {refusal(error)}")
             raise
         expect(again.compute_digest() == first.compute_digest(), "a second decoding differs")
         expect(torch.equal(before, torch.get_rng_state()), "torch's generator was drawn from")

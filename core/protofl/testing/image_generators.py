@@ -44,7 +44,7 @@ class GeneratorContract(Contract):
                 data_dir=self.cache,
             )
         except UsageError as error:
-            skip(f"it can't be opened here: {refusal(error)}")
+            skip(f"it cannot be opened here: {refusal(error)}")
             raise
         expect(result is not None, "open_generator returns None")
         assert result is not None
@@ -63,7 +63,7 @@ class GeneratorContract(Contract):
         try:
             told = choice.call("outline", data_dir=self.cache)
         except UsageError as error:
-            skip(f"it can't be opened here: {refusal(error)}")
+            skip(f"it cannot be opened here: {refusal(error)}")
             raise
         generator = self.opened()
         expect(isinstance(generator.outline, Outline), f"its outline is {generator.outline!r}")
@@ -128,7 +128,7 @@ class GeneratorContract(Contract):
                 data_dir=self.cache,
             )
         except UsageError as error:
-            skip(f"it can't be opened here: {refusal(error)}")
+            skip(f"it cannot be opened here: {refusal(error)}")
         held = vars(choice.instance)
         expect(not held, f"self holds {', '.join(held)}")
 

@@ -99,7 +99,7 @@ class Exported:
             array = self._content(path)
         except UNREADABLE as error:
             raise UsageError(
-                f"{path} can't be read: {error}",
+                f"{path} cannot be read: {error}",
                 "samples are images, .txt, .npy, .npz, .csv or .parquet files",
             ) from error
         arguments = array, self.sample, self.dtype, self.preparation
@@ -173,7 +173,7 @@ def read_exported(path: Path, *, trust_pickle: bool = False) -> Exported:
     except Exception as error:  # each library has its own errors for damaged files
         line = str(error).strip().partition("\n")[0]
         raise UsageError(
-            f"{path} can't be read as an exported client: {type(error).__name__}: {line}",
+            f"{path} cannot be read as an exported client: {type(error).__name__}: {line}",
             do="write it with: protofl export",
         ) from error
 

@@ -149,7 +149,7 @@ def check_sweep(sweep: Sweep, most: int = MOST) -> list[str]:
     if sweep.search and sweep.shard.is_part:
         raise UsageError(
             f"--shard {sweep.shard}: a search chooses its next point from all results so far, so "
-            "its runs can't be divided beforehand",
+            "its runs cannot be divided beforehand",
             do="leave --shard out, or leave --search out to divide a grid",
         )
     if sweep.search not in ("", "tpe"):

@@ -637,7 +637,7 @@ def _splits(config: HuggingFace.Config) -> Mapping[str, Any]:
 def _not_loaded(config: HuggingFace.Config, error: Exception, *, offline: bool) -> pf.UsageError:
     """Return the error about a data set that the library does not load, with a remedy."""
     first = str(error).strip().partition("\n")[0][:300]
-    what = f"hf:{config.name_or_path} can't be loaded: {first or type(error).__name__}"
+    what = f"hf:{config.name_or_path} cannot be loaded: {first or type(error).__name__}"
     if "onfig name is missing" in str(error) or "BuilderConfig" in str(error):
         names = " ".join(str(error).split())[:400]
         return pf.UsageError(
@@ -681,7 +681,7 @@ def _tokenizer(name: str) -> Any:  # noqa: ANN401 - transformers is optional
     except Exception as error:  # of transformers, tokenizers, huggingface_hub and the OS
         first = str(error).strip().partition("\n")[0][:300]
         raise pf.UsageError(
-            f"dataset.tokenizer={name} can't be loaded: {first}",
+            f"dataset.tokenizer={name} cannot be loaded: {first}",
             do="give a folder that the tokenizer's save_pretrained wrote, or a name on the Hub",
         ) from error
 

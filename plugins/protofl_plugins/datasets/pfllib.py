@@ -227,7 +227,7 @@ def _read(path: Path, trust: bool) -> tuple[np.ndarray, np.ndarray, str]:
                 "arrays x and y",
             ) from None
         raise pf.UsageError(
-            f"{path} can't be read: {type(error).__name__}: {error}",
+            f"{path} cannot be read: {type(error).__name__}: {error}",
             do="the file is damaged or of another kind; copy it again",
         ) from error
 

@@ -234,7 +234,7 @@ def _numbers(file: Path, columns: int | None = None) -> np.ndarray:
             result = np.loadtxt(file, dtype=np.float64, ndmin=2)
     except (OSError, ValueError) as error:
         raise pf.UsageError(
-            f"{file} can't be read as numbers: {' '.join(str(error).split())}",
+            f"{file} cannot be read as numbers: {' '.join(str(error).split())}",
             do="the file is damaged; unpack the data set again",
         ) from error
     if not result.size or columns not in (None, result.shape[1]):

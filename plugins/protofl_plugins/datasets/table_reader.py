@@ -211,12 +211,12 @@ class TableFile:
             ) from None
         except csv.Error as error:
             raise pf.UsageError(
-                f"{self.path} can't be read as CSV: {error}",
+                f"{self.path} cannot be read as CSV: {error}",
                 "a quote that is not closed takes in all lines after it",
                 "close the quote, or double a quote within a value",
             ) from None
         except OSError as error:
-            raise pf.UsageError(f"{self.path} can't be read: {error.strerror}") from None
+            raise pf.UsageError(f"{self.path} cannot be read: {error.strerror}") from None
 
     # --- Parquet ----------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class TableFile:
         except (OSError, ValueError) as error:  # pyarrow's own are such
             line = str(error).strip().partition("\n")[0]
             raise pf.UsageError(
-                f"{self.path} can't be read as Parquet: {line}",
+                f"{self.path} cannot be read as Parquet: {line}",
                 do="the file is damaged; copy or save it again",
             ) from None
 

@@ -198,7 +198,7 @@ def downloading(name: str, address: str) -> Iterator[None]:
             yield
     except (OSError, RuntimeError, EOFError) as error:
         raise pf.UsageError(
-            f"{name} can't be downloaded: {' '.join(str(error).split()) or type(error).__name__}",
+            f"{name} cannot be downloaded: {' '.join(str(error).split()) or type(error).__name__}",
             f"address: {address}",
             f"check the connection; without internet: protofl data import {name} FILE.npz",
         ) from error

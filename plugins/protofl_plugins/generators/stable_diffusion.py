@@ -64,7 +64,7 @@ class StableDiffusion:
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise pf.UsageError(
-                f"the pipeline {source} can't be loaded: {error}",
+                f"the pipeline {source} cannot be loaded: {error}",
                 do="give a local folder with safetensors weights, or a name on the hub",
             ) from error
         takes = inspect.signature(pipeline.__call__).parameters

@@ -71,7 +71,7 @@ class _StyleGAN:
                 network = legacy.load_network_pkl(file)["G_ema"]
         except Exception as error:
             raise pf.UsageError(
-                f"{weights} can't be opened with {repo}: {type(error).__name__}: {error}",
+                f"{weights} cannot be opened with {repo}: {type(error).__name__}: {error}",
                 do="see whether the repository's own gen_images.py opens it",
             ) from error
         return StyleGANGenerator(network, device, config.batch)

@@ -350,7 +350,7 @@ def _loaded(
             encoder.eval()(sample.zeros(1))
         except (IndexError, RuntimeError) as error:
             raise pf.UsageError(
-                f"{folder.name} can't take texts of {sample.shape[0]:,} tokens: {error}",
+                f"{folder.name} cannot take texts of {sample.shape[0]:,} tokens: {error}",
                 do="take shorter ones: --set dataset.length=…",
             ) from error
     return Frozen(encoder, computed=keep_features) if freeze == "all" else encoder.train()
@@ -375,7 +375,7 @@ def _read(folder: Path, kind: str) -> nn.Module:
         except Exception as error:  # of transformers, safetensors and the OS
             first = str(error).strip().partition("\n")[0][:300]
             raise pf.UsageError(
-                f"{folder} can't be loaded: {first or type(error).__name__}",
+                f"{folder} cannot be loaded: {first or type(error).__name__}",
                 do="save the model there again with save_pretrained (safetensors)",
             ) from error
     missing = sorted(name for name in about["missing_keys"] if not name.startswith("pooler."))

@@ -78,7 +78,7 @@ def wrong_size(
     else:
         near = f"torchvision says: {str(error).splitlines()[0]}" if error else ""
     return pf.UsageError(
-        f"torchvision's {name} can't take images of {height}×{width}",
+        f"torchvision's {name} cannot take images of {height}×{width}",
         near,
         "choose another model, or a data set with images of such a size",
     )

@@ -267,7 +267,7 @@ def _downloaded(library: Library, net: str) -> Mapping[str, Tensor]:
         return library.download(net)
     except (OSError, RuntimeError, ValueError) as error:
         raise pf.UsageError(
-            f"weights=default of {net} can't be downloaded: {error}",
+            f"weights=default of {net} cannot be downloaded: {error}",
             do="give --set models.weights=FILE, a safetensors file",
         ) from None
 
@@ -297,7 +297,7 @@ def _read(file: Path, trust_pickle: bool) -> Mapping[str, Tensor]:
     try:
         result = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise pf.UsageError(f"weights={file} can't be read: {error}") from None
+        raise pf.UsageError(f"weights={file} cannot be read: {error}") from None
     if not (isinstance(result, dict) and all(isinstance(v, Tensor) for v in result.values())):
         raise pf.UsageError(
             f"weights={file} is not a state_dict", do="save model.state_dict() alone"

@@ -45,7 +45,7 @@ def _build(net: str, sample: pf.datasets.SampleSpec) -> tuple[nn.Module, tuple[s
     except (RuntimeError, ValueError, AssertionError, IndexError) as error:
         side = _about(net)["input_size"][-1]
         raise pf.UsageError(
-            f"timm's {net} can't take images of {'×'.join(map(str, sample.shape[1:]))}: {error}",
+            f"timm's {net} cannot take images of {'×'.join(map(str, sample.shape[1:]))}: {error}",
             do=f"enlarge them: --set models.min_side={side}",
         ) from None
     last = _about(net)["classifier"] or ()

@@ -176,7 +176,7 @@ def narrow(
 
 def _not_narrow(name: str, why: str) -> pf.UsageError:
     return pf.UsageError(
-        f"{name} can't be made narrower: {why}",
+        f"{name} cannot be made narrower: {why}",
         do="choose a net of convolutions, linear layers and BatchNorm, such as resnet18",
     )
 

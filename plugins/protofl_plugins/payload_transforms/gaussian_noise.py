@@ -62,7 +62,7 @@ class GaussianNoise:
             "both", description="uploads (NC), downloads (NG), or both (NC + NG)"
         )
         secret: bool = pf.Field(
-            False, description="draw the noise of uploads so that the server can't compute it"
+            False, description="draw the noise of uploads so that the server cannot compute it"
         )
 
     @pf.hookimpl(wrapper=True)

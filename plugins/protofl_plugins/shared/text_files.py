@@ -48,4 +48,4 @@ def read_lines(path: str | Path, what: str) -> Iterator[tuple[int, str]]:
 
 
 def _unreadable(path: str | Path, what: str, error: OSError) -> pf.UsageError:
-    return pf.UsageError(f"the {what} {path} can't be read: {error.strerror}", do="give its path")
+    return pf.UsageError(f"the {what} {path} cannot be read: {error.strerror}", do="give its path")

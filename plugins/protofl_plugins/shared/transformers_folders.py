@@ -49,7 +49,7 @@ def described(folder: Path, what: str, who: str, do: str) -> tuple[Any, Any]:
     try:
         return library, library.AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise pf.UsageError(f"{folder}/config.json can't be read: {error}", do=do) from error
+        raise pf.UsageError(f"{folder}/config.json cannot be read: {error}", do=do) from error
 
 
 @contextmanager

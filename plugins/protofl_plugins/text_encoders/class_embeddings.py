@@ -87,7 +87,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise
     except Exception as error:  # zip, zlib, numpy and the OS each have their own
         raise pf.UsageError(
-            f"{path} can't be read as .npz without pickles: {type(error).__name__}: {error}",
+            f"{path} cannot be read as .npz without pickles: {type(error).__name__}: {error}",
             do=SAVE,
         ) from None
     if "embeddings" not in arrays:

@@ -54,7 +54,7 @@ class Transformers(TextEncoder):
             model: Any = kind.from_pretrained(self._path, use_safetensors=True, **here)
         except Exception as error:  # transformers, tokenizers, safetensors and the OS
             raise pf.UsageError(
-                f"the text encoder in {self._path} can't be loaded: {error}",
+                f"the text encoder in {self._path} cannot be loaded: {error}",
                 do="save model and tokenizer there with save_pretrained (safetensors)",
             ) from error
         self._model = model.float().to(device).requires_grad_(False).eval()
@@ -104,5 +104,5 @@ def _logit_scale(folder: Path) -> float | None:
                 if "logit_scale" in weights.keys():
                     return float(weights.get_tensor("logit_scale"))
         except Exception as error:  # safetensors has its own
-            raise pf.UsageError(f"{file} can't be read: {error}", do="copy it again") from None
+            raise pf.UsageError(f"{file} cannot be read: {error}", do="copy it again") from None
     return None

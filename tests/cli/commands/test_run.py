@@ -365,7 +365,7 @@ BAD = {
         "at most 10",
     ),
     "checkpoints": ("run fedsa --checkpoint-every often", "expected N|off"),
-    "out under a file": ("run fedsa --out file/below", "can't be written"),
+    "out under a file": ("run fedsa --out file/below", "cannot be written"),
     "out is a file": ("run fedsa --out file", "--out"),
     "out in use": ("run fedsa --out used", "--resume"),
     "resume without a run": ("run --resume --out used", "config.json"),

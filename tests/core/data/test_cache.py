@@ -179,7 +179,7 @@ def test_a_read_only_folder_serves_what_it_holds(tmp_path):
     tmp_path.chmod(0o555)
     try:
         assert len(cache.load("toy", tmp_path, never).y) == 12
-        with pytest.raises(UsageError, match="can't write to the data folder"):
+        with pytest.raises(UsageError, match="cannot write to the data folder"):
             cache.load("other", tmp_path, never)
     finally:
         tmp_path.chmod(0o755)

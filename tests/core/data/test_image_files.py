@@ -197,7 +197,7 @@ def test_a_mode_without_a_conversion_is_refused_with_file_and_mode(tmp_path, mon
         raise ValueError(f"conversion from {self.mode} to {mode} not supported")  # older Pillow's
 
     monkeypatch.setattr(Image.Image, "convert", convert)
-    with pytest.raises(pf.UsageError, match=r"a\.tif.*mode LAB can't be converted"):
+    with pytest.raises(pf.UsageError, match=r"a\.tif.*mode LAB cannot be converted"):
         decoded(tmp_path / "a.tif")
 
 
@@ -287,7 +287,7 @@ def test_a_truncated_file_is_refused(tmp_path):
         path = tmp_path / f"a.{ending}"
         Image.fromarray(noise).save(path)
         path.write_bytes(path.read_bytes()[:-2000])
-        with pytest.raises(pf.UsageError, match="can't be read as an image"):
+        with pytest.raises(pf.UsageError, match="cannot be read as an image"):
             pf.datasets.open_image(path)
 
 

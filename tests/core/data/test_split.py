@@ -268,14 +268,14 @@ def test_partitioner_sees_the_labels_of_what_is_left():
 )
 def test_public_larger_than_there_is(num_train, public, largest):
     message = refusal(images(1000, num_train), even, 8, 10, 0, public=public)
-    assert f"can't hold out {public} public samples" in message
+    assert f"cannot hold out {public} public samples" in message
     assert f"at most {largest}" in message
     split = make_split(images(1000, num_train), even, 8, 10, 0, public=largest)
     assert len(split.public) == largest
 
 
 def test_negative_public():
-    assert "can't hold out -1" in refusal(images(), even, 8, 10, 0, public=-1)
+    assert "cannot hold out -1" in refusal(images(), even, 8, 10, 0, public=-1)
 
 
 # Data sets with their own split

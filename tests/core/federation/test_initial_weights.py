@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_refused(donor, tmp_path):
     assert "is a pickle" in refused(pickle)
     (tmp_path / "text").write_text("text of some length")
     assert "not a safetensors file" in refused(tmp_path / "text")
-    assert "can't be read" in refused(tmp_path / "missing")
+    assert "cannot be read" in refused(tmp_path / "missing")
     assert "not a run folder" in refused(tmp_path)
 
 
@@ -135,7 +135,7 @@ def test_a_resumed_run_needs_the_same_weights(donor, tmp_path):
     twice = train(None, tmp_path / "twice", **again)
     assert without_times(twice.record) == without_times(once.record)
     path.unlink()
-    with pytest.raises(pf.UsageError, match="can't be read"):
+    with pytest.raises(pf.UsageError, match="cannot be read"):
         train(None, tmp_path / "twice", resume=True, rounds=3)
     saved(path, {f"client-0/{k}": t + 1 for k, t in first.items()})
     with pytest.raises(pf.UsageError, match="not the file with which the run began"):

@@ -146,7 +146,7 @@ def test_a_list_of_strangers_is_found_before_a_run(tmp_path, toys):
     ("answer", "words"),
     [
         (lambda **_: [1, 2, 1], "it returns client 1 twice"),
-        (lambda **_: [1, 8], "it returns client 8, who can't be asked"),
+        (lambda **_: [1, 8], "it returns client 8, who cannot be asked"),
         (lambda **_: [0.5, 1.0], r"it returns float64 of shape \[2\]"),
         (lambda **_: [[0], [1]], r"it returns int64 of shape \[2, 1\]"),
         (lambda **_: None, r"it returns object of shape \[\]"),

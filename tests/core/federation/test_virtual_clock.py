@@ -461,7 +461,7 @@ def test_a_replay_waits_for_everybody(tmp_path, toys):
         ({"min_clients": 0, "eval_clients": "participants"}, "may have nobody to evaluate"),
         ({"devices": "tires"}, "unknown device-model 'tires'"),
         ({"devices": "trace"}, "device-model 'trace' needs an argument"),
-        ({"devices": "trace:none.csv"}, r"the trace .*none\.csv can't be read"),
+        ({"devices": "trace:none.csv"}, r"the trace .*none\.csv cannot be read"),
         ({"sampling": "los"}, "unknown client-sampler 'los'"),
     ],
 )

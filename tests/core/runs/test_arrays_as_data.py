@@ -124,8 +124,8 @@ class Single(Pairs):
         ((X, Y, X[:, :2], Y), "x_test, y_test: tables are 2 float32"),
         ((X.astype("U3"), Y), "x_train, y_train: tables are <U3"),
         ((np.where(X == 0, np.nan, X), Y), "the sample in row 0 holds NaN"),
-        (([[1, 2], [3]], [0, 1]), "x_train can't be converted to an array"),
-        ((torch.zeros(2, 2).to_sparse(), [0, 1]), "x_train can't be converted to an array"),
+        (([[1, 2], [3]], [0, 1]), "x_train cannot be converted to an array"),
+        ((torch.zeros(2, 2).to_sparse(), [0, 1]), "x_train cannot be converted to an array"),
         ((X, Y * 0), "only one class (0)"),
         (
             {"x_train": X, "y_train": Y + 1, "classes": ["a", "b"]},

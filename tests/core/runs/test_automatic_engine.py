@@ -524,7 +524,7 @@ def test_an_engine_that_cannot_replay_the_method_is_not_taken(chosen, monkeypatc
     monkeypatch.setitem(PARTS, ("method", "fading"), Fading)
     choice = chosen(CUDAGraphs, method="fading", device="cpu")
     assert choice.plan.settings.engine == "eager"
-    assert "fast: its steps can't be replayed: " in choice.line
+    assert "fast: its steps cannot be replayed: " in choice.line
     assert "the step uses 1.0 in its first" in choice.line
 
 

@@ -29,15 +29,15 @@ def said(**given):
         ({"partition": "dirichlet", "set": {"partition.beta": True}}, "beta is true"),
         ({"public": "²"}, "--public '²': expected a number"),
         ({"checkpoint_every": "²"}, "--checkpoint-every ² is not possible"),
-        ({"device": "vulkan"}, "--device vulkan: this torch can't compute there"),
-        ({"device": "meta"}, "--device meta: this torch can't compute there"),
+        ({"device": "vulkan"}, "--device vulkan: this torch cannot compute there"),
+        ({"device": "meta"}, "--device meta: this torch cannot compute there"),
         ({"device": "tpu"}, "--device tpu is not a device"),
         ({"block": ["nope"]}, "unknown plugin in --block 'nope'"),
         ({"block": ["fedsaa"]}, "did you mean 'fedsa' or"),
         ({"generator": "nope"}, "unknown generator 'nope'"),
         ({"dataset": "npz:a\0b"}, "a character that no name"),
         ({"data_dir": "\ud800"}, "a character that no name"),
-        ({"out": "x" * 300}, "can't be written"),
+        ({"out": "x" * 300}, "cannot be written"),
     ],
 )
 def test_options(tmp_path, monkeypatch, given, words):

@@ -263,7 +263,7 @@ def test_what_is_no_class(typed, words):
 
 def test_a_class_without_a_place_can_t_be_elsewhere(run):
     made = type("Made", (Sends,), {"__module__": "__main__", "__doc__": "In a notebook."})
-    with pytest.raises(pf.UsageError, match="can't see method/made") as caught:
+    with pytest.raises(pf.UsageError, match="cannot see method/made") as caught:
         run(made, backend="process")
     assert "--backend local" in caught.value.do
     result = run(made, workers=2)  # auto: the process that has the class

@@ -313,7 +313,7 @@ def test_an_end_that_cannot_be_written_loses_no_round(runs, log, monkeypatch):
 
     monkeypatch.setattr("protofl.records.run_folder.RunFolder.finish", full)
     run = run_or_reuse(ask(rounds=3), runs, log)
-    assert len(run.rows) == 3 and log.said("can't be finished (summary.json: No space left")
+    assert len(run.rows) == 3 and log.said("cannot be finished (summary.json: No space left")
 
 
 def test_the_end_of_a_run_that_is_written_just_now_is_waited_for(runs, monkeypatch):

@@ -159,5 +159,5 @@ def test_mps_is_taken_where_it_is_named_and_never_by_auto(monkeypatch):
 
 def test_a_device_that_this_torch_lacks():
     for text in ("mps", "hpu", "hpu:0", "xpu:0"):
-        with pytest.raises(pf.UsageError, match=f"--device {text}: this torch can't compute"):
+        with pytest.raises(pf.UsageError, match=f"--device {text}: this torch cannot compute"):
             devices_of(text)

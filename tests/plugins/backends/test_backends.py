@@ -97,7 +97,7 @@ def test_backends_agree_to_the_last_bit(run, method, options, workers):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system can't pin")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system cannot pin")
 @pytest.mark.parametrize(
     ("workers", "pin", "pinned"), [(0, True, True), (1, True, False), (0, False, False)]
 )

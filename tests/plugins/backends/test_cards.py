@@ -133,7 +133,7 @@ def test_a_class_of_this_program_alone_has_one_card(options, gpu):
             return {}
 
     Mine.__module__ = "__main__"
-    with pytest.raises(pf.UsageError, match="can't see") as caught:
+    with pytest.raises(pf.UsageError, match="cannot see") as caught:
         pf.run(Mine, device="simgpu:0,simgpu:0", **options)
     assert "--backend local" in caught.value.do
 

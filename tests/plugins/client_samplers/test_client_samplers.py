@@ -144,7 +144,7 @@ def test_what_a_list_cannot_hold(tmp_path, text, words):
 
 
 def test_a_list_that_is_not_there(tmp_path):
-    with pytest.raises(pf.UsageError, match=r"none\.txt can't be read: No such file"):
+    with pytest.raises(pf.UsageError, match=r"none\.txt cannot be read: No such file"):
         asked(f"list:{tmp_path / 'none.txt'}", 3, range(5))
     with pytest.raises(pf.UsageError, match="needs an argument"):
         asked("list", 3, range(5))

@@ -134,7 +134,7 @@ def test_texts_by_a_tokenizer(tmp_path):
     data = decode(root, tokenizer=str(tmp_path / "tok"), length=4)
     assert data.x[:2].tolist() == [[1, 3, 2, 2], [1, 2, 0, 0]]
     assert (data.vocabulary, data.padding) == (4, 0)
-    assert "can't be loaded" in failure(root, tokenizer=str(tmp_path)).what
+    assert "cannot be loaded" in failure(root, tokenizer=str(tmp_path)).what
 
 
 def test_tables_and_lists_of_numbers(tmp_path):
@@ -310,7 +310,7 @@ def test_what_is_not_in_the_cache_offline_names_the_remedy(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
     )
-    assert "hf:ylecun/mnist can't be loaded" in done.stdout
+    assert "hf:ylecun/mnist cannot be loaded" in done.stdout
     assert "HF_HUB_OFFLINE=1 is set" in done.stdout and "save_to_disk('DIR')" in done.stdout
 
 

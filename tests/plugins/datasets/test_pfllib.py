@@ -182,7 +182,7 @@ def test_damaged_files(tmp_path, parts):
     for broken in (b"", whole[: len(whole) // 2], b"text"):
         path.write_bytes(broken)
         error = failure(tmp_path)
-        assert f"{path} can't be read" in error.what and error.do
+        assert f"{path} cannot be read" in error.what and error.do
 
 
 def test_plain_arrays_need_no_trust(tmp_path):

@@ -108,7 +108,7 @@ def test_faults_of_har(har, tmp_path):
         ("\n".join(lines[:-1]), "has 15 lines, but"),
         ("\n".join(" ".join(line.split()[:100]) for line in lines), "has 100 columns, but"),
         ("", "is empty"),
-        ("a b\n", "can't be read as numbers"),
+        ("a b\n", "cannot be read as numbers"),
     ):
         signal.write_text(text)
         assert f"{signal} {words}" in failure(HAR, root)

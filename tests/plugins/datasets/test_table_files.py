@@ -562,7 +562,7 @@ def test_parquet_holds_what_the_csv_file_holds(tmp_path):
     assert "column 'day' holds dates" in refused(tmp_path / "b.parquet", plugin=Parquet)
     assert decode(tmp_path / "b.parquet", Parquet, drop="day").num_train == 72
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "b.parquet").read_bytes()[:-20])
-    assert "can't be read as Parquet" in refused(tmp_path / "cut.parquet", plugin=Parquet)
+    assert "cannot be read as Parquet" in refused(tmp_path / "cut.parquet", plugin=Parquet)
     assert "is not a parquet file" in refused(tmp_path / "a.csv", plugin=Parquet)
 
 

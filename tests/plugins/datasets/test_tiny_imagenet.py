@@ -76,7 +76,7 @@ def test_a_damaged_image_is_named(tmp_path, archive, monkeypatch):
             bad = name.endswith("n02_1.JPEG")
             new.writestr(name, b"not an image" if bad else old.read(name))
     plugin = tiny_imagenet.TinyImageNet()
-    with pytest.raises(pf.UsageError, match=r"n02_1\.JPEG can't be read as an image"):
+    with pytest.raises(pf.UsageError, match=r"n02_1\.JPEG cannot be read as an image"):
         plugin.decode(config=plugin.Config(), data_dir=tmp_path / "data")
 
 

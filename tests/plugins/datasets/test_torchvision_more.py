@@ -223,6 +223,6 @@ def test_without_internet(tmp_path, monkeypatch, plugin, name):
     monkeypatch.setattr(urllib.request, "urlopen", refuse)
     with pytest.raises(pf.UsageError) as error:
         decode(plugin, tmp_path)
-    assert f"{name} can't be downloaded" in error.value.what
+    assert f"{name} cannot be downloaded" in error.value.what
     assert error.value.near.startswith("address: http")
     assert f"protofl data import {name} FILE.npz" in error.value.do

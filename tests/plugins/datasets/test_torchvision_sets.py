@@ -203,7 +203,7 @@ def test_without_internet(tmp_path, site, monkeypatch, plugin, failure):
         monkeypatch.setattr(loader, "_download_url_prefix", address)
     with pytest.raises(pf.UsageError) as error:
         decode(plugin, tmp_path / "data")
-    assert f"{name} can't be downloaded" in error.value.what and "\n" not in error.value.what
+    assert f"{name} cannot be downloaded" in error.value.what and "\n" not in error.value.what
     assert error.value.near.startswith(f"address: {address}")
     assert f"protofl data import {name} FILE.npz" in error.value.do
     assert socket.getdefaulttimeout() is None

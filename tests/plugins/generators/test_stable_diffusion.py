@@ -83,7 +83,7 @@ def test_sizes_are_read_without_loading(fake, tmp_path):
 
 
 def test_what_does_not_load_is_named(fake):
-    with pytest.raises(UsageError, match="can't be loaded: no such pipeline"):
+    with pytest.raises(UsageError, match="cannot be loaded: no such pipeline"):
         StableDiffusion().open_generator(StableDiffusion.Config(model="broken"), CPU, Path())
 
 

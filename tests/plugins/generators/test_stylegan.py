@@ -131,5 +131,5 @@ def test_a_damaged_file_is_an_error_of_use(official, tmp_path):
     repo, file = official()
     file.write_bytes(b"no pickle")
     config = StyleGAN3.Config(repo=repo, weights=file, trust_pickle=True)
-    with pytest.raises(UsageError, match="can't be opened"):
+    with pytest.raises(UsageError, match="cannot be opened"):
         StyleGAN3().open_generator(config, CPU, Path())

@@ -277,7 +277,7 @@ def test_epochs(data_dir):
 
 
 def test_refusals(data_dir):
-    with pytest.raises(UsageError, match="can't run") as caught:
+    with pytest.raises(UsageError, match="cannot run") as caught:
         Public("fedpkd", data_dir, {"server_model": "resnet99"})
     assert "one of these works: cnn4, dense, normed" in str(caught.value)
     with pytest.raises(UsageError) as caught:

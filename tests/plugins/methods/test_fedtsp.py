@@ -251,7 +251,7 @@ def test_a_table_can_t_do_everything(toy, table, randn, options, words):
     [
         ({"template": "a photo"}, "template='a photo' lacks {class}"),
         ({"template": "{class}: {description}"}, "descriptions is not given"),
-        ({"descriptions": "nowhere.txt"}, "the file of descriptions nowhere.txt can't be read"),
+        ({"descriptions": "nowhere.txt"}, "the file of descriptions nowhere.txt cannot be read"),
     ],
 )
 def test_texts_are_checked(toy, options, words):

@@ -61,7 +61,7 @@ def test_clients_learn(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["table", "series", "tokens"])
 def test_a_generator_of_images_has_nothing_to_make(kind, tmp_path):
-    with pytest.raises(pf.UsageError, match="can't run with") as error:
+    with pytest.raises(pf.UsageError, match="cannot run with") as error:
         plan("fedktl", kind, tmp_path)
     assert "generated images" in error.value.near and str(SAMPLES[kind][1]) in error.value.near
 

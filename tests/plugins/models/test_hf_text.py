@@ -193,7 +193,7 @@ def test_weights_that_are_damaged_or_incomplete(library, saved, tmp_path):
     ):
         net.save_pretrained(tmp_path / name, state_dict=change)
     (tmp_path / "damaged" / "model.safetensors").write_bytes(b"garbage")
-    refused(lambda: built(tmp_path / "damaged"), "can't be loaded", "save_pretrained")
+    refused(lambda: built(tmp_path / "damaged"), "cannot be loaded", "save_pretrained")
     refused(lambda: built(tmp_path / "incomplete"), "the weights lack encoder.layer.1", "more")
 
 

@@ -119,7 +119,7 @@ def test_name_given_twice(group):
 )
 def test_image_side_that_a_net_refuses(group, name, side, near):
     (architecture,) = named(group, name)
-    with pytest.raises(pf.UsageError, match=f"{name} can't take images of {side}×{side}") as error:
+    with pytest.raises(pf.UsageError, match=f"{name} cannot take images of {side}×{side}") as error:
         architecture.build(pf.datasets.SampleSpec((3, side, side)), 10, 512)
     assert near in error.value.near
 

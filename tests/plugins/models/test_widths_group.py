@@ -82,5 +82,5 @@ def test_nets_that_are_refused(nets, message):
     ("net", "why"), [("vit_b_32", "is a"), ("resnext50_32x4d", "a convolution has 32 groups")]
 )
 def test_nets_that_cannot_be_made_narrower(net, why):
-    with pytest.raises(pf.UsageError, match=f"{net} can't be made narrower: .*{why}"):
+    with pytest.raises(pf.UsageError, match=f"{net} cannot be made narrower: .*{why}"):
         built(*architectures(f"{net}@0.5"))

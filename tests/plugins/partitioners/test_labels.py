@@ -115,5 +115,5 @@ def test_in_a_run(tmp_path):
     assert (train + test)[1, 8:].tolist() == [20, 20]
     with pytest.raises(pf.UsageError, match="2 clients, not 3"):
         Plan.make({**given, "clients": 3})
-    with pytest.raises(pf.UsageError, match="can't be read"):
+    with pytest.raises(pf.UsageError, match="cannot be read"):
         Plan.make({**given, "partition": f"labels:{tmp_path / 'none.json'}"})

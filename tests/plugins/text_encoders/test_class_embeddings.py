@@ -74,7 +74,7 @@ NAN[1, 2] = np.nan
         ),
         (
             {"embeddings": np.array([{"a": 1}], dtype=object)},
-            "can't be read as .npz without pickles",
+            "cannot be read as .npz without pickles",
         ),
     ],
 )
@@ -87,10 +87,10 @@ def test_a_bad_file_is_named(saved, arrays, words):
 
 def test_a_missing_file_and_a_damaged_one_are_named(tmp_path):
     path = tmp_path / "none.npz"
-    with pytest.raises(pf.UsageError, match=r"none\.npz can't be read: No such file"):
+    with pytest.raises(pf.UsageError, match=r"none\.npz cannot be read: No such file"):
         ClassEmbeddings(CLASSES, 8, path)
     path.write_bytes(b"PK\x03\x04 cut off")
-    with pytest.raises(pf.UsageError, match=r"none\.npz can't be read as \.npz"):
+    with pytest.raises(pf.UsageError, match=r"none\.npz cannot be read as \.npz"):
         ClassEmbeddings(CLASSES, 8, path)
     with pytest.raises(pf.UsageError, match="needs a file"):
         ClassEmbeddings(CLASSES, 8, None)

@@ -125,9 +125,9 @@ def test_the_files_of_the_folder_are_part_of_a_run(clip, tmp_path):
     [
         (lambda f: (f / "config.json").unlink(), "it has no config.json"),
         (lambda f: (f / "model.safetensors").unlink(), "has no weights as safetensors"),
-        (lambda f: (f / "config.json").write_text("{"), "config.json can't be read"),
-        (lambda f: (f / "config.json").write_text('{"model_type": "no"}'), "can't be read"),
-        (lambda f: (f / "model.safetensors").write_bytes(b"cut off"), "can't be"),
+        (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "no"}'), "cannot be read"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"cut off"), "cannot be"),
     ],
 )
 @pytest.mark.parametrize("save", [save_bert, save_clip])

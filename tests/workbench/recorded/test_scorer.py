@@ -104,10 +104,10 @@ def test_mistakes_are_said_in_a_sentence(run, bundle, tmp_path, capfd, caplog):
     for name, words in (
         ("narrow.npy", "the data set has"),
         ("floats.npy", "float32, the data set has uint8 with pixels from 0 to 255"),
-        ("objects.npy", "can't be read"),
+        ("objects.npy", "cannot be read"),
         ("other.npz", "its arrays: images"),
-        ("broken.png", "can't be read"),
-        ("broken.npz", "can't be read"),
+        ("broken.png", "cannot be read"),
+        ("broken.npz", "cannot be read"),
         ("none.npy", "no file"),
     ):
         done = score(bundle, tmp_path / name, "--trust-pickle")
@@ -115,11 +115,11 @@ def test_mistakes_are_said_in_a_sentence(run, bundle, tmp_path, capfd, caplog):
         assert words in " ".join(done.output.split()), done.output
     for name, words in (
         ("none.pt2", "no file"),
-        ("broken.pt2", "can't be read as an exported client"),
-        ("cut.pt2", "can't be read as an exported client: BadZipFile"),
+        ("broken.pt2", "cannot be read as an exported client"),
+        ("cut.pt2", "cannot be read as an exported client: BadZipFile"),
         ("flipped.pt2", "was changed"),
-        ("other.pt2", "can't be read as an exported client"),
-        ("old.pt2", "can't be read as an exported client"),
+        ("other.pt2", "cannot be read as an exported client"),
+        ("old.pt2", "cannot be read as an exported client"),
         ("a.safetensors", "possible: .onnx, .pt2"),
     ):
         capfd.readouterr()

@@ -306,7 +306,7 @@ def _over_clients(name: str, metric: Choice | None, counts: Mapping[int, Tensor]
         (one, first), (other, second) = list(shapes.items())[:2]
         raise RunFailure(
             f"metric {name} counts in shape {list(one)} for client {first} and in shape "
-            f"{list(other)} for client {second}: they can't be summed",
+            f"{list(other)} for client {second}: they cannot be summed",
             do="the shape of what count returns may depend on C and on options alone",
         )
     whole = torch.stack([*ordered.values()]).sum(0)

@@ -368,7 +368,7 @@ class Host:
             case work.Undo():
                 self._store.undo(job.client)
             case _:
-                raise TypeError(f"a host can't do {type(job).__name__}")
+                raise TypeError(f"a host cannot do {type(job).__name__}")
         return work.Reply(clock.seconds)
 
     def _training(self, job: work.Train) -> Training:

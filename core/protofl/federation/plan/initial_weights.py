@@ -241,7 +241,7 @@ class _WeightsFile(InitialWeights):
                 return opened_tensors(file, file.keys()), file.metadata() or {}
         except OSError as error:
             raise UsageError(
-                f"{self.where} can't be read: {error.strerror or error}",
+                f"{self.where} cannot be read: {error.strerror or error}",
                 do="give the folder of a finished run, or a safetensors file",
             ) from None
         except safetensors.SafetensorError as error:

@@ -285,7 +285,7 @@ def _placed(
         backend = "local" if here else "process" if said else "auto"
     elif hidden and backend != "local":
         raise UsageError(
-            f"backend {backend!r} can't see {', '.join(hidden)}, a class of this program alone",
+            f"backend {backend!r} cannot see {', '.join(hidden)}, a class of this program alone",
             "other processes find what is installed, and classes of modules and files",
             "write it into a file of its own, or use --backend local",
         )

@@ -114,7 +114,7 @@ def settle(composition: Composition, settings: Settings, info: RunInfo) -> None:
     ]
     if reasons:
         raise Refused(
-            f"{settings.method} can't run with {settings.models} on {settings.dataset}",
+            f"{settings.method} cannot run with {settings.models} on {settings.dataset}",
             *("; ".join(reasons).partition("\n")[::2]),
             lacks="requirement",
             name="; ".join(reasons),

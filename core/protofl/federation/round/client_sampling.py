@@ -259,7 +259,7 @@ def _checked(selected: Any, clients: np.ndarray) -> list[int]:  # noqa: ANN401 -
     strange = chosen[clients[places] != chosen] if len(clients) else chosen
     if len(strange):
         raise RunFailure(
-            f"it returns client {strange[0]}, who can't be asked",
+            f"it returns client {strange[0]}, who cannot be asked",
             f"{len(clients)} clients can: {', '.join(map(str, clients[:8]))}"
             f"{', …' if len(clients) > 8 else ''}",
             "return some of clients",

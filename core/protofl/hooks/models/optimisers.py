@@ -133,7 +133,7 @@ def _try(
     except Exception as error:
         what = " ".join(f"{key}={value!r}" for key, value in options.items())
         raise UsageError(
-            f"--optimizer {name} can't train a client's net{f' with {what}' if what else ''}",
+            f"--optimizer {name} cannot train a client's net{f' with {what}' if what else ''}",
             str(error).partition("\n")[0],
             "take another, or other options",
         ) from None
@@ -227,7 +227,7 @@ class Cosine(LearningRateSchedule):
         None,
         ge=1,
         description="rounds over which it falls, including the warm-up; later rounds have the "
-        "lowest factor. None: the rounds of the run, which then can't be extended",
+        "lowest factor. None: the rounds of the run, which then cannot be extended",
     )
 
     def decay(self, round: int, rounds: int) -> float:

@@ -136,7 +136,7 @@ class Composition:
             options = dict(self._options.get(name, {}))
             self.members[name] = Member(self._registry, kind, name, options)
         elif self.members[name].kind != kind:
-            raise UsageError(f"{name!r} can't be both a method and a transform of one run")
+            raise UsageError(f"{name!r} cannot be both a method and a transform of one run")
         return self.members[name]
 
     @property

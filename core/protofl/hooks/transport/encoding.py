@@ -61,7 +61,7 @@ def empty_tensors(form: Form) -> Payload:
         ValueError: A tensor has a type that torch lacks.
     """
     if wrong := [name for name, entry in form.items() if entry.dtype not in _TORCH]:
-        raise ValueError(f"{shown_name(wrong[0])} has a type that can't be restored")
+        raise ValueError(f"{shown_name(wrong[0])} has a type that cannot be restored")
     empty = partial(torch.empty, device="meta")
     return Payload({n: empty(e.shape, dtype=_TORCH[e.dtype]) for n, e in form.items()})
 
@@ -219,7 +219,7 @@ class Codec:
         try:
             forms = read_forms(metadata_value(blob, KEY), len(self.codings), wire)
         except ValueError as error:
-            raise Fault("", "encoding", f"what can't be decoded ({error})") from None
+            raise Fault("", "encoding", f"what cannot be decoded ({error})") from None
         for form in forms[:-1]:
             size = sum(entry.size for entry in form.values())
             if size > limit:
@@ -250,7 +250,7 @@ class Codec:
                 wire = Payload(coding.decode(payload=wire, form=empty_tensors(form), **receiver))
                 restored = form_of(wire)
             except Exception as error:
-                problem = f"what {hook} can't read: {shown(error_text(error))}"
+                problem = f"what {hook} cannot read: {shown(error_text(error))}"
                 raise Fault("", "encoding", problem) from error
             for name in (*form, *restored):
                 if restored.get(name) != form.get(name):

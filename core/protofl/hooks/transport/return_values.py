@@ -66,7 +66,7 @@ RETURNED = {
     "end_round": ReturnSpec(Mapping, float, "numbers by name", "{'margin': float(margin)}"),
     "global_models": ReturnSpec(Mapping, nn.Module, "modules by name", "{'global': model}, or {}"),
     "phases": ReturnSpec(_LIST, Phase, "a list of phases", _PHASES),
-    "requires": ReturnSpec(_LIST, str, "a list of reasons why the method can't run", _REASONS),
+    "requires": ReturnSpec(_LIST, str, "a list of reasons why the method cannot run", _REASONS),
     "resolve": _OPTIONS,
     "run_defaults": _OPTIONS,
 }

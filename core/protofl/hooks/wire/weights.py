@@ -92,7 +92,7 @@ def average_weights(
             counts = Counter(tuple(t.shape) for t in tensors)
             odd, *_, usual = sorted(counts, key=counts.__getitem__)
             whose = next(u for u in uploads if u[name].shape == odd)
-            mismatch = f"which can't be averaged with another client's {list(usual)}"
+            mismatch = f"which cannot be averaged with another client's {list(usual)}"
             raise WrongShape(name, odd, mismatch, whose.holder)
         if tensors[0].is_floating_point():
             total = torch.zeros_like(tensors[0])

@@ -45,7 +45,7 @@ GIVEN = ("payload", "labels")
 
 _INSIDE = {
     "number": "makes a number of a tensor ({}): no gradient flows through it, and engines other "
-    "than eager can't follow; .detach() keeps a tensor",
+    "than eager cannot follow; .detach() keeps a tensor",
     "draw": "draws random numbers ({}): other engines draw others; draw in before_training from "
     "client.generator, and return pf.per_step(tensor)",
 }

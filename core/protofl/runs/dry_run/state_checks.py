@@ -144,7 +144,7 @@ def expect_state(state: Mapping[str, Any], side: str, who: str) -> None:
                 )
             if tensor.dtype not in TYPES or tensor.layout is not torch.strided:
                 what = f"{who} leaves {tensor.dtype}, {tensor.layout} in {place}"
-                raise RunFailure(what, "a checkpoint can't hold it", "keep dense real tensors")
+                raise RunFailure(what, "a checkpoint cannot hold it", "keep dense real tensors")
 
 
 class WatchedPayload(Payload):

@@ -224,7 +224,7 @@ def _measured(plan: Plan, name: str, reference: Reference) -> list[Measured]:
         try:
             _check_steps(plan, engine)
         except Exception as error:  # an engine may fail in any way
-            failure = f"its steps can't be replayed: {_first_line(error)}"
+            failure = f"its steps cannot be replayed: {_first_line(error)}"
     at_once = most(plan) if plan.settings.backend in ("local", "auto") else 1
     variants = engine.call("variants", clients=at_once) or [{}]
     result, each = list[Measured](), 0.0

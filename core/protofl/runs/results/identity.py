@@ -69,7 +69,7 @@ def file_digests(plan: Plan) -> dict[str, str]:
             digests[option] = sha256_of(path)
         except OSError as error:
             raise UsageError(
-                f"{shown} can't be read: {error.strerror}", do="give the path of its file"
+                f"{shown} cannot be read: {error.strerror}", do="give the path of its file"
             ) from None
     return digests | plan.initial_digest
 

@@ -207,7 +207,7 @@ class RequestedRun:
         try:
             start(self._continuation(run), events.ignore, idle)
         except ProtoflError as error:
-            self.note(f"{run.folder} has all its rounds, but can't be finished ({error.what})")
+            self.note(f"{run.folder} has all its rounds, but cannot be finished ({error.what})")
         else:
             self.note(f"{run.folder} was stopped after its last round; it is finished now")
 

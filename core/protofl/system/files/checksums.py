@@ -117,7 +117,7 @@ def checks_of(paths: Sequence[Path]) -> list[Check]:
 
 
 def _unreadable(path: Path, error: OSError) -> Damaged:
-    return Damaged(f"{path} can't be read: {error.strerror or error}")
+    return Damaged(f"{path} cannot be read: {error.strerror or error}")
 
 
 def check_plain_file(path: Path) -> None:

@@ -38,7 +38,7 @@ def cache_lock(path: Path, report: Callable[[str], None]) -> Iterator[None]:
             held.enter_context(waiting_lock(path.with_name(f".{path.name}.lock"), wait))
         except OSError as error:
             raise UsageError(
-                f"can't write to the data folder {path.parent}: {error.strerror or error}",
+                f"cannot write to the data folder {path.parent}: {error.strerror or error}",
                 do="give another folder with --data-dir or the variable PROTOFL_DATA_DIR",
             ) from error
         yield
@@ -71,7 +71,7 @@ def folder_lock(folder: Path, flag: str) -> Iterator[None]:
             ) from None
         except OSError as error:
             raise UsageError(
-                f"{flag} {folder} can't be written: {error.strerror or error}",
+                f"{flag} {folder} cannot be written: {error.strerror or error}",
                 do=f"choose another folder with {flag}" if new else "make the folder writable",
             ) from None
         yield

@@ -93,7 +93,7 @@ def read_table(path: Path, flag: str, noun: str) -> dict[str, Any]:
     try:
         text = regular_file(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # no UTF-8, or no name of a file
-        raise UsageError(f"{flag} {path} can't be read: {error}") from None
+        raise UsageError(f"{flag} {path} cannot be read: {error}") from None
     language = "JSON" if path.suffix == ".json" else "TOML"
     try:
         values = parse_json(text) if language == "JSON" else parse_toml(text)

@@ -220,7 +220,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> Non
     end = 0
     for name, tensor in ordered:
         if tensor.dtype not in TYPES:
-            raise RunFailure(f"{name} has the type {tensor.dtype}, which a checkpoint can't hold")
+            raise RunFailure(f"{name} has the type {tensor.dtype}, which a checkpoint cannot hold")
         start, end = end, end + tensor.numel() * tensor.element_size()
         entries[name] = {
             "dtype": TYPES[tensor.dtype],
@@ -260,7 +260,7 @@ def read_tensors(path: Path) -> Packed:
     except (
         OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError, RecursionError
     ) as error:  # fmt: skip
-        raise RunFailure(f"the checkpoint file {path} can't be read: {error}") from error
+        raise RunFailure(f"the checkpoint file {path} cannot be read: {error}") from error
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> bytes:
@@ -275,7 +275,7 @@ def tensor_bytes(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None 
     entries: dict[str, Any] = {"__metadata__": dict(about)} if about else {}
     for name, tensor in tensors.items():
         if tensor.dtype not in WIRE_TYPES:
-            raise RunFailure(f"{name} has the type {tensor.dtype}, which a payload can't hold")
+            raise RunFailure(f"{name} has the type {tensor.dtype}, which a payload cannot hold")
     # Wide types first; names in the order of their UTF-8 bytes, which is that of code points.
     ordered = sorted(to_host(tensors).items(), key=lambda item: (_PLACES[item[1].dtype], item[0]))
     parts, end = list[memoryview](), 0
@@ -307,7 +307,7 @@ def pack_state(state: Any, tensors: dict[str, Tensor], place: str) -> Any:  # no
         for key in state:
             if not (key is None or type(key) in (bool, int, float, str)):
                 raise RunFailure(
-                    f"{place} has the key {key!r}, which a checkpoint can't hold",
+                    f"{place} has the key {key!r}, which a checkpoint cannot hold",
                     do="keep numbers and strings as keys of state; modules go to add_module",
                 )
         return {"dict": [[k, pack_state(v, tensors, f"{place}[{k!r}]")] for k, v in state.items()]}
@@ -316,7 +316,7 @@ def pack_state(state: Any, tensors: dict[str, Tensor], place: str) -> Any:  # no
     if state is None or isinstance(state, (bool, int, float, str)):
         return {"value": state}
     raise RunFailure(
-        f"{place} is a {type(state).__name__}, which a checkpoint can't hold",
+        f"{place} is a {type(state).__name__}, which a checkpoint cannot hold",
         do="keep tensors, numbers, strings, dicts and lists in state; modules go to add_module",
     )
 

@@ -24,7 +24,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         return values
     except (OSError, ValueError) as error:
-        raise pf.UsageError(f"{path} can't be read: {error}") from None
+        raise pf.UsageError(f"{path} cannot be read: {error}") from None
 
 
 def write_json(path: Path, values: Any) -> None:  # noqa: ANN401 - anything JSON can hold
@@ -53,7 +53,7 @@ def folder_lock(folder: Path, noun: str) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise pf.UsageError(
-            f"{noun} {folder} can't be written: {error.strerror or error}",
+            f"{noun} {folder} cannot be written: {error.strerror or error}",
             do="make the folder writable",
         ) from None
     with lock:

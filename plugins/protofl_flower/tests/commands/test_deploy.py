@@ -501,7 +501,7 @@ def test_an_error_names_the_taken_port(cli, tmp_path):
         assert made.exit_code == 0, made.output
         found = cli("deploy", "link", tmp_path / "lab")
     assert found.exit_code == 2
-    assert f"port {port} of this machine can't be used" in " ".join(found.output.split())
+    assert f"port {port} of this machine cannot be used" in " ".join(found.output.split())
 
 
 def test_a_node_removes_what_it_left_when_it_was_killed(tmp_path, monkeypatch):

@@ -330,7 +330,7 @@ def test_a_missing_site_costs_its_patience_once(tmp_path, files, monkeypatch):
     [
         ({"validation": 0.1}, "--validation 0.1 draws from all clients' samples"),
         ({"measure": ["global-accuracy"]}, "--measure global-accuracy tests on samples of all"),
-        ({"public": 50}, "can't hold out 50 public samples"),
+        ({"public": 50}, "cannot hold out 50 public samples"),
         ({"subset": 0.5}, "--subset takes a part before the data are split"),
         ({"sampling": "loss", "tell": "nothing"}, "--sampling loss needs the size of each"),
         ({"clients": 5, "architectures": []}, "split over 3 clients, not 5"),

@@ -221,8 +221,8 @@ def test_weight_decay_of_none_is_that_of_the_optimiser():
     ("options", "words"),
     [
         ({"optimizer": "adamv"}, r"unknown optimizer 'adamv'\ndid you mean 'adam' or"),
-        ({"optimizer": "lbfgs"}, r"--optimizer lbfgs can't train a client's net\n.*closure"),
-        ({"optimizer": "sparseadam"}, "--optimizer sparseadam can't train .*\n.*dense gradients"),
+        ({"optimizer": "lbfgs"}, r"--optimizer lbfgs cannot train a client's net\n.*closure"),
+        ({"optimizer": "sparseadam"}, "--optimizer sparseadam cannot train .*\n.*dense gradients"),
         ({"optimizer": "rprop", "weight_decay": 0.1}, "--weight-decay: rprop has none"),
         (
             {"optimizer": "adamw", "options": {"optimizer": {"beta": 1}}},
@@ -234,7 +234,7 @@ def test_weight_decay_of_none_is_that_of_the_optimiser():
         ),
         (
             {"optimizer": "adamw", "options": {"optimizer": {"betas": "2,3"}}},
-            r"--optimizer adamw can't train .* with betas=\(2, 3\)\nInvalid beta",
+            r"--optimizer adamw cannot train .* with betas=\(2, 3\)\nInvalid beta",
         ),
         ({"weight_decay": -1}, "--weight-decay -1 is not possible"),
         ({"weight_decay": float("inf")}, "--weight-decay inf is not possible: .* finite number"),

@@ -127,7 +127,7 @@ def test_requires_of_every_member():
         method = options.pop("method")
         with pytest.raises(pf.UsageError) as caught:
             make_plan(method, {"picky": Picky}, **options)
-        assert "can't run with toy on tiny" in caught.value.what
+        assert "cannot run with toy on tiny" in caught.value.what
         assert "toy has 2 architectures" in caught.value.near
 
 

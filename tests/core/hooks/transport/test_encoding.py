@@ -416,7 +416,7 @@ def test_an_encode_that_fails():
 
 def test_a_decode_that_fails():
     words = failing(decode=lambda p: p["y"])
-    assert "what decode_upload of failing can't read" in words and "has no 'y'" in words
+    assert "what decode_upload of failing cannot read" in words and "has no 'y'" in words
     words = failing(decode=lambda p: 1 // 0)
     assert "ZeroDivisionError" in words
 

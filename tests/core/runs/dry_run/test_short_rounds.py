@@ -235,9 +235,9 @@ def test_an_error_of_protofl_in_a_server_hook_ends_the_dry_run(tmp_path):
 
         @pf.hookimpl
         def server_aggregate(self, server, uploads):
-            raise pf.UsageError("this can't be aggregated")
+            raise pf.UsageError("this cannot be aggregated")
 
-    with pytest.raises(pf.UsageError, match="server_aggregate, round 0: this can't be") as caught:
+    with pytest.raises(pf.UsageError, match="server_aggregate, round 0: this cannot be") as caught:
         pf.run(
             Refusing,
             models="cnn4",

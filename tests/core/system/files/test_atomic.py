@@ -104,7 +104,7 @@ def test_the_advice_about_a_read_only_folder_can_be_followed(tmp_path, monkeypat
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(lock.FileLock, "acquire", refuse)
-    with pytest.raises(pf.UsageError, match="can't be written: Read-only") as caught:
+    with pytest.raises(pf.UsageError, match="cannot be written: Read-only") as caught:
         folder_lock(tmp_path, flag).__enter__()
     assert caught.value.do == do
 

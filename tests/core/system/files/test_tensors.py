@@ -116,7 +116,7 @@ def test_a_damaged_file(tmp_path, damage):
         path.write_bytes(b"\x00" * 200)
     else:
         path.write_bytes(pf.Payload(x=torch.ones(1)).to_bytes())
-    with pytest.raises(pf.RunFailure, match="can't be read"):
+    with pytest.raises(pf.RunFailure, match="cannot be read"):
         read_tensors(path)
 
 

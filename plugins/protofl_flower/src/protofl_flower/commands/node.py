@@ -97,7 +97,7 @@ def check(folder: Folder, as_json: Json = False, debug: Debug = False) -> None:
             line(f"{name}: {finding}", "" if good else "red")
     wrong = [name for name, _, good in rows if not good]
     if wrong:
-        raise pf.UsageError(f"the node can't start: {', '.join(wrong)}")
+        raise pf.UsageError(f"the node cannot start: {', '.join(wrong)}")
 
 
 @prints_json("protofl_flower.commands.json_models:NodeExport")

@@ -118,7 +118,7 @@ def renew_certificates(folder: Path, hosts: Sequence[str]) -> tuple[datetime, bo
         end = end_of((folder / "ca.crt").read_bytes())
     except (OSError, ValueError, TypeError) as error:
         raise pf.UsageError(
-            f"the key of the federation can't be read: {error}",
+            f"the key of the federation cannot be read: {error}",
             do="restore ca.key and ca.crt, or make a new federation: protofl deploy init",
         ) from None
     server, ends = _new_key(), end < datetime.now(UTC) + timedelta(days=DAYS)
@@ -157,7 +157,7 @@ def check_dates(folder: Path) -> None:
         try:
             end = end_of((folder / name).read_bytes())
         except (OSError, ValueError) as error:
-            raise pf.UsageError(f"{folder / name} can't be read: {error}") from None
+            raise pf.UsageError(f"{folder / name} cannot be read: {error}") from None
         if end < datetime.now(UTC):
             raise pf.UsageError(
                 f"{folder / name} expired on {end:%Y-%m-%d}",

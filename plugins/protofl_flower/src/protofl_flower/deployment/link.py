@@ -86,7 +86,7 @@ def check_port(port: int) -> None:
             door.bind(("127.0.0.1", port))
         except OSError as error:
             raise pf.UsageError(
-                f"port {port} of this machine can't be used: {error.strerror}",
+                f"port {port} of this machine cannot be used: {error.strerror}",
                 do="end the program that uses it, or write another port into federation.toml",
             ) from None
 

@@ -80,7 +80,7 @@ def _device(settings: dict[str, Any]) -> str:
     try:
         return str(torch.zeros(1, device=name).device)
     except (RuntimeError, AssertionError) as error:
-        raise pf.UsageError(f"device {name}: torch can't compute there: {error}") from None
+        raise pf.UsageError(f"device {name}: torch cannot compute there: {error}") from None
 
 
 def _disk(folder: Path) -> str:

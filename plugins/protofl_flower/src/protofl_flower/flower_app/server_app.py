@@ -60,7 +60,7 @@ class GridTransport:
         try:
             return [_delivery(ticket, message) for message in self._grid.pull_messages([ticket])]
         except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
-            problem = f"a message that can't be read: {type(error).__name__}: {error}"
+            problem = f"a message that cannot be read: {type(error).__name__}: {error}"
             return [Delivery(ticket, code=MALFORMED, reason=problem)]
 
 

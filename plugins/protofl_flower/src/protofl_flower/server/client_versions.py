@@ -60,7 +60,7 @@ class Versions:
                 self._now[client] = self._before.pop(client)
             return pf.backends.Reply()
         if kind != "Save" or not self.now(client):
-            raise TypeError(f"a pool of nodes can't do {kind} of client {client}")
+            raise TypeError(f"a pool of nodes cannot do {kind} of client {client}")
         self._names[header["path"]] = version = self.now(client)
         size, crc = (int(digits, 16) for digits in version.split("-"))
         return pf.backends.SaveReply(size=size, crc=crc)
