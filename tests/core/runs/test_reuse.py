@@ -619,7 +619,7 @@ def test_clients_that_never_train_were_fine_tuned_behind_its_last_round_alone(ru
     second = run_or_reuse(ask(rounds=2, seed=1, **options | {"trials": 1}), runs, log)
     assert second.folder == whole.folder and len(log.rounds) == trained == 4
     same_run(second, runs / "alone", rounds=2, seed=1, **options | {"trials": 1})
-    split, chosen = second.split(0), second.summary["validation_selected_round"]
+    split, chosen = run_of(second).split(0), second.summary["validation_selected_round"]
     assert [len(split.validation(c)) for c in range(4)] == split.validation_counts.sum(1).tolist()
     assert (
         split.validation_counts.sum() > 0 and second.summary["unseen"] == second.rows[-1]["unseen"]
