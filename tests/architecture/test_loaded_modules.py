@@ -47,7 +47,6 @@ DOORS = {
     "protofl.system.profile.run_profile": "profile",
     "protofl.system.profile.host_profile": "profile",
     "protofl.federation.round.observer": "observe",
-    "protofl.records.monitor": "watch",
     "protofl_plugins.backends.process": "backend=process",
     "protofl_plugins.engines.cuda_graphs": "engine=cuda-graphs",
 }

@@ -130,7 +130,7 @@ def run(
         with ExitStack() as until:
             follow: Progress = screen
             if events is not None:
-                from protofl.runs.lifecycle.event_lines import EventLines
+                from protofl_cli.json.event_lines import EventLines
 
                 to_stdout = events == STDOUT
                 target = until.enter_context(json_output()) if to_stdout else Path(events)

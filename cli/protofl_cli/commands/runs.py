@@ -233,8 +233,8 @@ def remove_runs(
     Asks first. If one of the folders is not a run, or a run is in progress, nothing is removed.
     """
     from protofl.errors import UsageError
-    from protofl.records.removal import check_removable, remove, size_of
     from protofl.records.run_index import find_runs
+    from protofl_workbench.recorded.removal import check_removable, remove, size_of
 
     paths = dict.fromkeys(path for name in names for path in find_runs(name, runs))
     folders = [check_removable(path) for path in paths]

@@ -16,7 +16,7 @@ from protofl_cli.options.options import Debug, option
 from protofl_cli.screens import render
 
 if TYPE_CHECKING:
-    from protofl.records.monitor import Monitor, RunStatus
+    from protofl_workbench.recorded.monitor import Monitor, RunStatus
 
 GRACE = 10.0
 """Seconds without a running process after which it ends: a sweep may be between two runs."""
@@ -40,8 +40,8 @@ def watch(
     state and exits.
     """
     from protofl.errors import UsageError
-    from protofl.records.monitor import Monitor
     from protofl_cli.screens.run_lines import RIGHT, RunLines, board
+    from protofl_workbench.recorded.monitor import Monitor
 
     path = expand_user(folder)
     if not path.is_dir():

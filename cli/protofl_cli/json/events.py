@@ -1,4 +1,4 @@
-"""Models of the lines of ``protofl run --events FILE`` (`protofl.runs.lifecycle.event_lines`)."""
+"""Models of the lines of ``protofl run --events FILE`` (`protofl_cli.json.event_lines`)."""
 
 from __future__ import annotations
 

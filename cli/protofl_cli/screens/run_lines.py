@@ -14,7 +14,7 @@ from protofl_cli.screens import render
 from protofl_cli.screens.tables import clock
 
 if TYPE_CHECKING:
-    from protofl.records.monitor import RunStatus
+    from protofl_workbench.recorded.monitor import RunStatus
 
 CURVE, WIDE = 24, 110
 """Characters of a curve, and width of a terminal below which it is half as long."""

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import protofl as pf
 from protofl import UsageError, events
-from protofl.runs.lifecycle.event_lines import EventLines
 from protofl_cli.app import app
+from protofl_cli.json.event_lines import EventLines
 from protofl_cli.json.json_output import schema_of
 
 RUN = "fedproto --models mlp --dataset wine --clients 3 --rounds 2 --backend local --no-dry-run"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from written_records import CONFIG, LINE, seal
 
-from protofl.records.monitor import Monitor
 from protofl.system.files.atomic import atomic_replacement, write_json
 from protofl.system.files.lock import LOCK, folder_lock, is_held
 from protofl_cli.commands import watch
 from protofl_cli.screens.run_lines import BLOCKS, curve
+from protofl_workbench.recorded.monitor import Monitor
 
 
 def row(trial, round, accuracy, **more):

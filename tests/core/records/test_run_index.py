@@ -8,11 +8,11 @@ import shutil
 import pytest
 
 import protofl as pf
-from protofl.records.monitor import Monitor
 from protofl.records.reading import Reading
-from protofl.records.removal import remove
 from protofl.records.run_index import INDEX, entry_of, find_runs, runs_in
 from protofl.system.files.lock import folder_lock
+from protofl_workbench.recorded.monitor import Monitor
+from protofl_workbench.recorded.removal import remove
 
 
 @pytest.fixture
