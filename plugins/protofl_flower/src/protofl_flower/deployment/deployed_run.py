@@ -39,9 +39,6 @@ def start(
         raise pf.UsageError("the federation has no site", do="add one: protofl deploy add-site")
     run = _name(federation, place, resume=resume)
     federation_options = {} if resume else options_of(federation, options)
-    if not resume and "transforms" not in options:  # a recipe's; nodes must know them first
-        transforms = dict(options).get("transforms", [])
-        federation_options |= {"transforms": transforms} if transforms else {}
     submit(
         federation,
         run,
