@@ -16,7 +16,7 @@ from protofl_cli.options.overwriting import Force, checked
 from protofl_cli.screens.render import line, note, pairs, table, waiting
 
 if TYPE_CHECKING:
-    from protofl_cli.json import Output, Pair, PairTable
+    from protofl_cli.json.base import Output, Pair, PairTable
 
 __all__ = [
     "Debug",
@@ -44,6 +44,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
     if name not in ("Output", "Pair", "PairTable"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from protofl_cli import json  # needs pydantic, which takes a third of a command's start
+    from protofl_cli.json import base  # needs pydantic, which takes a third of a command's start
 
-    return getattr(json, name)
+    return getattr(base, name)

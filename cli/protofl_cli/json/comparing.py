@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protofl_cli.json import Output
+from protofl_cli.json.base import Output
 
 
 class ComparedFigure(Output):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from protofl.records.schema import Line, Summary
-from protofl_cli.json import Output
+from protofl_cli.json.base import Output
 
 
 class _Event(Output):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from protofl_cli.json import Output
+from protofl_cli.json.base import Output
 
 
 class ListedPlugin(Output):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from protofl.records.schema import Config, Summary
-from protofl_cli.json import Output, Pair
+from protofl_cli.json.base import Output, Pair
 
 State = Literal["finished", "going on", "unfinished", "diverged", "damaged"]
 

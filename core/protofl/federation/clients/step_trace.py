@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from protofl.errors import NotReplayable
 
-_LIBRARIES = str(Path(torch.__file__).parent), str(Path(__file__).parent.parent)
+_LIBRARIES = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
 """Folders of torch and of this package, whose lines say nothing about a step."""
 
 ADVICE = (
