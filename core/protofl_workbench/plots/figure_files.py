@@ -182,7 +182,9 @@ def fonts_for(text: str) -> tuple[tuple[str, ...], str]:
     from matplotlib.font_manager import fontManager
 
     missing, fonts = {ord(c) for c in text if c.isprintable()}, list[str]()
-    entries = {entry.name: str(entry.fname) for entry in fontManager.ttflist}
+    # A family's regular face comes last, and counts: its oblique face may have fewer characters.
+    faces = sorted(fontManager.ttflist, key=lambda e: (e.style == "normal", e.weight == 400))
+    entries = {face.name: str(face.fname) for face in faces}
     for name in sorted(entries, key=lambda name: (name != BUNDLED, "Noto" not in name, name)):
         if not missing:
             break
