@@ -40,7 +40,7 @@ OPTIONAL = {
     "preparation": "preparation of raw samples: statistics and vocabulary of the data",
     "client-names": "names that the data give the clients",
 }
-"""What is published only if it is asked for."""
+"""Parts that are published only with `--include`."""
 
 NEVER = (
     "data",
@@ -50,7 +50,7 @@ NEVER = (
     "checkpoints for resuming",
     "paths, user and host names",
 )
-"""What is never published."""
+"""Parts that are never published."""
 CLAIMS = (
     *("title", "description", "authors", "license", "published", "publisher"),
     *("packages", "drawn_with", "included", "figures"),

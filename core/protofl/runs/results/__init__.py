@@ -1,1 +1,1 @@
-"""What a run writes and what is read of it."""
+"""Configuration, identity and kept weights of a run."""
