@@ -39,9 +39,9 @@ UPLOADS = {
     "head/*": "the head, with head=average; gradients can be inverted from it",
     "samples": "n_i, the number of training samples",
 }
-"""What clients send beside factors."""
+"""Keys that clients send beside factors."""
 DOWNLOADS = {"head/*": "the average of the heads, with head=average"}
-"""What clients receive beside factors."""
+"""Keys that clients receive beside factors."""
 BOTH = "ab"
 """The factors A and B, for functions that can send one of them."""
 
