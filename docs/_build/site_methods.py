@@ -18,7 +18,6 @@ from protofl_cli.screens.markdown_tables import code, table
 FOLDER = "reference/methods"
 PAGES = Path(__file__).parents[1] / FOLDER
 INDEX = f"{FOLDER}/index.md"
-MEASURED = Path(__file__).parents[1] / "background/performance.md"
 SHARES = re.compile(r"\A---\nshares: (\S.*)\n---\n")
 
 
@@ -46,14 +45,6 @@ def family_table() -> str:
     """Return the table of README.md."""
     rows = [(shared, ", ".join(map(code, names))) for shared, names in families().items()]
     return table(("clients share", "methods"), rows)
-
-
-def not_measured(page: Path = MEASURED) -> str:
-    """Return a sentence with the methods that the page of performance does not name, or nothing."""
-    text = re.sub(r"<!-- kept: .*?<!-- end -->", "", page.read_text(encoding="utf-8"), flags=re.S)
-    names = sorted(name for names in families().values() for name in names)
-    missing = [code(name) for name in names if code(name) not in text]
-    return f"This section does not have {', '.join(missing)} yet." if missing else ""
 
 
 def add_to_navigation(nav: object) -> None:

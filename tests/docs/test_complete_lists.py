@@ -19,11 +19,8 @@ def ours(kind):
 LISTS = {
     "tutorials/first-plugin.md": {*KINDS} - {"reproduction"},
     "background/architecture.md": ours("backend"),
-    "background/performance.md": {
-        n for n in ours("method") if not hasattr(Registry().load("method", n), "donates")
-    },
 }
-"""{page: the names that it lists}. Defences are not among the methods."""
+"""{page: the names that it lists}."""
 
 
 @pytest.mark.parametrize("page", LISTS)

@@ -298,7 +298,6 @@ def test_a_type_that_is_not_documented_is_noticed():
 
 KEPT = (
     "README.md",
-    "docs/background/performance.md",
     "docs/how-to/mix-methods.md",
     pytest.param("docs/reference/commands.md", marks=pytest.mark.satellites),
     "docs/reference/wire.md",
@@ -310,18 +309,6 @@ def test_the_tables_in_the_repository_agree_with_the_code(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     assert len(site_hooks.KEPT.findall(text)) == 1
     assert text == site_hooks.kept(text), "update it: python docs/_build/site_hooks.py"
-
-
-def test_the_page_of_performance_says_which_methods_are_not_measured(tmp_path):
-    page = tmp_path / "page.md"
-    measured = " ".join(f"`{name}`" for name in own_plugins("method"))
-    page.write_text(measured)
-    assert site_methods.not_measured(page) == ""
-    page.write_text(
-        measured.replace("`fml` ", "").replace("`fedsa` ", "")
-        + "\n<!-- kept: not_measured -->\n\n`fml`\n\n<!-- end -->\n"
-    )
-    assert site_methods.not_measured(page) == "This section does not have `fedsa`, `fml` yet."
 
 
 def test_one_command_updates_the_kept_parts_of_all_pages(tmp_path):
