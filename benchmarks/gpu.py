@@ -236,7 +236,7 @@ class Parts:
                 yield self._timed(case, label, 2 if large else 4, stages=True, **options)
 
     def c(self) -> Iterator[dict[str, Any]]:
-        """Where a round's seconds go, the card's busy share, and peak memory by round."""
+        """Where a round's seconds go, the GPU's busy share, and peak memory by round."""
         yield self._timed(ROUND[0], "auto", 3 if self._tiny else 10, stages=True, engine="auto")
         yield {"case": ROUND[0].name, "engine": "auto", "busy": self._busy(ROUND[0])}
         flat = self._timed(ROUND[0], "auto, deterministic", 4, engine="auto", deterministic=True)

@@ -63,7 +63,7 @@ AT_ONCE = _how(
 DEVICE = _how(
     "--device",
     "DEVICE",
-    "Device: auto, cpu, cuda, cuda:N, several cards as cuda:0,cuda:1, cuda:all, or mps "
+    "Device: auto, cpu, cuda, cuda:N, several GPUs as cuda:0,cuda:1, cuda:all, or mps "
     "(default: auto)",
 )
 ADD = which(

@@ -15,10 +15,10 @@ from protofl.errors import UsageError
 from protofl.system.pooling_gradients import repeatable_pooling
 from protofl.system.transfers import has_streams, module_of
 
-USE = "use auto, cpu, cuda, cuda:N, several cards as cuda:0,cuda:1, cuda:all, or mps"
+USE = "use auto, cpu, cuda, cuda:N, several GPUs as cuda:0,cuda:1, cuda:all, or mps"
 
 ALL = "cuda:all"
-"""All cards of this machine that the program may use."""
+"""All GPUs of this machine that the program may use."""
 
 
 def names_several(text: object) -> bool:
@@ -29,11 +29,11 @@ def names_several(text: object) -> bool:
 def devices_of(text: str) -> tuple[torch.device, ...]:
     """Return the devices that ``--device`` names, and check that torch can compute on the first.
 
-    Worker processes check the others, because each check takes some of a card's memory. Those that
+    Worker processes check the others, because each check takes some of a GPU's memory. Those that
     do not exist are found here.
 
     Args:
-        text: A device, or several cards: ``cuda:0,cuda:1``, or `ALL`. A card may be named twice.
+        text: A device, or several GPUs: ``cuda:0,cuda:1``, or `ALL`. A GPU may be named twice.
 
     Raises:
         UsageError: A device is unknown, missing or full, is not usable with this torch, or can't be
@@ -51,14 +51,14 @@ def devices_of(text: str) -> tuple[torch.device, ...]:
     devices = [_named(text, name) for name in names]
     if len({device.type for device in devices}) > 1 or not has_streams(devices[0]):
         raise UsageError(
-            f"--device {text}: only cards of one kind can be used together",
-            do="name one device, or cards with their numbers: cuda:0,cuda:1",
+            f"--device {text}: only GPUs of one kind can be used together",
+            do="name one device, or GPUs with their numbers: cuda:0,cuda:1",
         )
     for name, device in zip(names, devices, strict=True):
         if device.index is None:
             raise UsageError(
                 f"--device {text}: {name} has no number",
-                do=f"name each card with its number: {name}:0,{name}:1",
+                do=f"name each GPU with its number: {name}:0,{name}:1",
             )
         _check_number(text, device)
     return (_checked(text, names[0]), *devices[1:])
@@ -99,8 +99,8 @@ def _checked(text: str, name: str) -> torch.device:
         if "out of memory" in str(error):
             raise UsageError(
                 f"--device {text}: {device} has no memory left",
-                cards(device),
-                "end the programs that use it (nvidia-smi shows them), or name another card",
+                gpus(device),
+                "end the programs that use it (nvidia-smi shows them), or name another GPU",
             ) from None
         raise UsageError(f"--device {text}: this torch cannot compute there", do=USE) from None
     return device
@@ -111,7 +111,7 @@ def _no_cuda(text: str) -> UsageError:
 
 
 def _check_number(text: str, device: torch.device) -> None:
-    """Check that a card with a device's number exists.
+    """Check that a GPU with a device's number exists.
 
     Raises:
         UsageError: There is none.
@@ -124,46 +124,46 @@ def _check_number(text: str, device: torch.device) -> None:
         return
     if 0 < count <= device.index:  # without any, torch can't compute there anyway
         raise UsageError(
-            f"--device {text}: card {device} does not exist",
-            cards(device),
-            "cards count from 0: name one of these",
+            f"--device {text}: GPU {device} does not exist",
+            gpus(device),
+            "GPUs count from 0: name one of these",
         )
 
 
-def cards(device: torch.device) -> str:
-    """Return the cards of a device's kind in words, for errors: numbers and names."""
+def gpus(device: torch.device) -> str:
+    """Return the GPUs of a device's kind in words, for errors: numbers and names."""
     module = module_of(device)
     texts = []
     for number in range(module.device_count()):
         try:
             texts.append(f"{device.type}:{number} ({module.get_device_name(number)})")
-        except (RuntimeError, AssertionError):  # a card that can't be asked still has a number
+        except (RuntimeError, AssertionError):  # a GPU that can't be asked still has a number
             texts.append(f"{device.type}:{number}")
     hidden = _hidden() if device.type == "cuda" else ""
     return "; ".join(filter(None, (f"there are: {', '.join(texts)}", hidden)))
 
 
 def _hidden() -> str:
-    """Return which environment variable hides cards; empty if none does."""
+    """Return which environment variable hides GPUs; empty if none does."""
     name = _visible()
     value = os.environ.get(name)
     return "" if value is None else f"{name}={value!r} chooses them"
 
 
 def _visible() -> str:
-    """Return the environment variable that chooses the cards of a process."""
+    """Return the environment variable that chooses the GPUs of a process."""
     hip = torch.version.hip is not None and "HIP_VISIBLE_DEVICES" in os.environ
     return "HIP_VISIBLE_DEVICES" if hip else "CUDA_VISIBLE_DEVICES"
 
 
 def visible_as_only(device: torch.device) -> dict[str, str]:
-    """Return the environment in which a card is the only one that a process sees, as number 0.
+    """Return the environment in which a GPU is the only one that a process sees, as number 0.
 
-    A process that computes on another card than number 0 still takes memory on number 0, wherever a
-    library asks for "the current card": for pinned memory, graphs and streams.
+    A process that computes on another GPU than number 0 still takes memory on number 0, wherever a
+    library asks for "the current GPU": for pinned memory, graphs and streams.
 
     Args:
-        device: A card by its number in this process, which may itself see only some.
+        device: A GPU by its number in this process, which may itself see only some.
 
     Returns:
         The variable; empty for devices that are not CUDA's.
@@ -177,7 +177,7 @@ def visible_as_only(device: torch.device) -> dict[str, str]:
 
 
 def different_cards(devices: Sequence[torch.device]) -> str:
-    """Return a line about cards of several models, which round differently; empty if all are alike.
+    """Return a line about GPUs of several models, which round differently; empty if all are alike.
 
     Args:
         devices: The devices of a run.
@@ -189,14 +189,14 @@ def different_cards(devices: Sequence[torch.device]) -> str:
         return ""
     said = ", ".join(f"{device} is {name}" for device, name in names.items())
     return (
-        f"the cards are of several models ({said}): last digits depend on which card trains a "
+        f"the GPUs are of several models ({said}): last digits depend on which GPU trains a "
         "client, and two equal runs may differ"
     )
 
 
 @contextmanager
 def current_card(device: torch.device) -> Iterator[None]:
-    """Make a card torch's current one in a block; pinned memory and graphs use the current one."""
+    """Make a GPU torch's current one in a block; pinned memory and graphs use the current one."""
     if device.type != "cuda" or device.index is None:
         yield
         return

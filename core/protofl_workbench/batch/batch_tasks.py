@@ -44,13 +44,13 @@ def shared_cores(
 
 
 def with_hosts(request: Request, hosts: int) -> Request:
-    """Return a request with a number of hosts, unless it sets its own backend, workers or cards.
+    """Return a request with a number of hosts, unless it sets its own backend, workers or GPUs.
 
     Results do not depend on the number of hosts.
     """
     options = request.options
     said = options.get("workers") or options.get("backend", "auto") != "auto"
-    said = said or names_several(options.get("device", ""))  # one host per card
+    said = said or names_several(options.get("device", ""))  # one host per GPU
     if not hosts or said or "backend" in options.get("options", {}):
         return request
     place = {"backend": "local"} if hosts == 1 else {"workers": hosts}

@@ -1,4 +1,4 @@
-"""The backend with worker processes on this machine, one thread each, and one card each if any."""
+"""The backend with worker processes on this machine, one thread each, and one GPU each if any."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Worker:
         start: The command that starts it, and its environment.
         core: The one core that it keeps to; None for any.
 
-    One that computes on a GPU sees no other card, see `protofl.backends.visible_as_only`.
+    One that computes on a GPU sees no other GPU, see `protofl.backends.visible_as_only`.
 
     Attributes:
         classes: {place of a class that is not installed: its version} of all that it has loaded.
@@ -190,10 +190,10 @@ def _tunables() -> str:
 
 
 def device_of_worker(plan: pf.backends.Plan, number: int) -> tuple[str, str, dict[str, str]]:
-    """Return where a worker computes: worker i on card i mod n.
+    """Return where a worker computes: worker i on GPU i mod n.
 
     Returns:
-        The run's name of the device, the worker's own name of it, and what makes it the only card
+        The run's name of the device, the worker's own name of it, and what makes it the only GPU
         that the worker sees.
     """
     device = plan.devices[number % len(plan.devices)]
@@ -204,7 +204,7 @@ def device_of_worker(plan: pf.backends.Plan, number: int) -> tuple[str, str, dic
 class Process:
     """Worker processes on this machine, one thread each, by default one per core.
 
-    On GPUs there is by default one for each card that ``--device`` names.
+    On GPUs there is by default one for each GPU that ``--device`` names.
     """
 
     uses_devices: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Tests of ``--device``: one device, several cards, and what can't be."""
+"""Tests of ``--device``: one device, several GPUs, and what can't be."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ["NVIDIA H100", "NVIDIA H100", "NVIDIA A100"]
 
 @pytest.fixture
 def three(monkeypatch):
-    """A machine with three cards; returns a set of those that have no memory left."""
+    """A machine with three GPUs; returns a set of those that have no memory left."""
     full, zeros = set(), torch.zeros
 
     def made(*size, device=None):
@@ -55,12 +55,12 @@ def test_several_cards(three):
 @pytest.mark.parametrize(
     ("text", "said", "near"),
     [
-        ("cuda:3", "card cuda:3 does not exist", "cuda:2 (NVIDIA A100)"),
-        ("cuda:0,cuda:7", "card cuda:7 does not exist", "cuda:0 (NVIDIA H100), cuda:1"),
-        ("cuda:0,cpu", "only cards of one kind", ""),
-        ("cpu,cuda:0", "only cards of one kind", ""),
-        ("cpu,cpu", "only cards of one kind", ""),
-        ("mps,mps", "only cards of one kind", ""),
+        ("cuda:3", "GPU cuda:3 does not exist", "cuda:2 (NVIDIA A100)"),
+        ("cuda:0,cuda:7", "GPU cuda:7 does not exist", "cuda:0 (NVIDIA H100), cuda:1"),
+        ("cuda:0,cpu", "only GPUs of one kind", ""),
+        ("cpu,cuda:0", "only GPUs of one kind", ""),
+        ("cpu,cpu", "only GPUs of one kind", ""),
+        ("mps,mps", "only GPUs of one kind", ""),
         ("cuda,cuda:1", "cuda has no number", ""),
         ("cuda:0,", "'' is not a device", ""),
         ("auto,cuda:0", "'auto' is not a device", ""),
@@ -79,7 +79,7 @@ def test_devices_that_can_not_be(three, text, said, near):
 def test_a_card_that_is_hidden(three, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(pf.UsageError, match="card cuda:4 does not exist") as caught:
+    with pytest.raises(pf.UsageError, match="GPU cuda:4 does not exist") as caught:
         devices_of("cuda:4,cuda:5")
     assert "there are: cuda:0" in caught.value.near
     assert "CUDA_VISIBLE_DEVICES='4,5' chooses them" in caught.value.near
@@ -93,7 +93,7 @@ def test_a_card_without_memory(three, text):
     ) as caught:
         devices_of(text)
     assert "cuda:0 (NVIDIA H100)" in caught.value.near
-    # Other cards than the first are asked by the workers, which compute there anyway.
+    # Other GPUs than the first are asked by the workers, which compute there anyway.
     assert names("cuda:0,cuda:1") == ["cuda:0", "cuda:1"]
 
 
@@ -104,7 +104,7 @@ def test_a_machine_without_cards(monkeypatch, text):
         devices_of(text)
 
 
-def test_cards_of_several_models_are_named(three):
+def test_gpus_of_several_models_are_named(three):
     assert different_cards(devices_of("cuda:0,cuda:1")) == ""
     assert different_cards(devices_of("cuda:2,cuda:2")) == ""
     assert "cuda:2 is NVIDIA A100" in different_cards(devices_of("cuda:all"))

@@ -84,7 +84,7 @@ class Plan:
         images: The server's image generator; None where no method needs one.
         info: What the hooks may know of the run.
         model_input: Prepares stored samples for the models.
-        devices: Where clients train; the cards of ``--device``. A host computes on one of them.
+        devices: Where clients train; the GPUs of ``--device``. A host computes on one of them.
         notes: Lines to print before the start.
         dry: Whether this is the dry run's: every phase has one epoch, all clients take part, no
             time passes, and payload validation learns what is sent.

@@ -275,8 +275,8 @@ def _placed(
         if not getattr(registry.load("backend", backend.partition(":")[0]), "uses_devices", False):
             raise UsageError(
                 f"--device {settings.device}: the backend {backend} does not divide clients among "
-                "several cards",
-                do="use --backend process, or name one card",
+                "several GPUs",
+                do="use --backend process, or name one GPU",
             )
     if backend == "auto":
         alone = device.type != "cpu" or len(usable_cores()) == 1 or _trains_groups(registry, engine)

@@ -4,7 +4,7 @@
   methods' modules and state, and a download that belongs to the client (the most of any of them).
   Without a dry run it counts as twice its model.
 - **Clients** stay on the device as long as all of them take at most half of its free memory.
-  Samples that lie there already count as free. Of several cards each has its part of the clients,
+  Samples that lie there already count as free. Of several GPUs each has its part of the clients,
   and the first one's memory is asked. Otherwise they lie in pinned host memory, if that
   takes at most half of the free memory of the machine; a pinned block has a power of two of bytes.
   Otherwise they lie on disk.
@@ -27,7 +27,7 @@ from protofl.system.options.settings import Settings
 from protofl.system.transfers import free_memory, size_of
 
 
-def cards(settings: Settings) -> int:
+def gpus(settings: Settings) -> int:
     """Return the number of different devices among which clients are divided."""
     return len({*settings.device.split(",")})
 
@@ -38,7 +38,7 @@ def sharers(settings: Settings) -> int:
         return 1
     named = len(settings.device.split(","))
     usual = named if settings.backend == "process" else len(usable_cores())
-    return max(1, -(-min(settings.workers or usual, settings.clients) // cards(settings)))
+    return max(1, -(-min(settings.workers or usual, settings.clients) // gpus(settings)))
 
 
 @lru_cache(maxsize=256)
@@ -74,7 +74,7 @@ def choose_store(
         beside: See `client_sizes`.
     """
     sizes = [*client_sizes(info, settings.clients, beside)]
-    total, ram = -(-sum(sizes) // cards(settings)), free_ram()
+    total, ram = -(-sum(sizes) // gpus(settings)), free_ram()
     of_device = f"half of the {size_text(free)} that are free on the device"
     if total <= free // 2:
         return "device", f"clients stay on the device: {size_text(total)}, at most {of_device}"
@@ -95,7 +95,7 @@ def room_for_samples(info: RunInfo, settings: Settings, device: torch.device, th
         there: Bytes of other samples that lie there.
     """
     free = free_memory(device)
-    clients = sum(client_sizes(info, settings.clients, None)) // cards(settings)
+    clients = sum(client_sizes(info, settings.clients, None)) // gpus(settings)
     stay = {"auto": clients <= (free + there) // 2, "device": True}
     if stay.get(settings.client_store, False):
         free = max(0, free - clients)

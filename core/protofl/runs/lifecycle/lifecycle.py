@@ -237,7 +237,7 @@ class _Lifecycle:
                 until.close()  # the workers of a run that needs none
                 early = until.enter_context(closing(self._pool(plan)))
             if len(plan.devices) > 1 and isinstance(early, Starting):
-                early.ready()  # before there is a folder: a card may have no memory left
+                early.ready()  # before there is a folder: a GPU may have no memory left
             self._begin_record()
             yield plan, early, learned
 

@@ -95,7 +95,7 @@ def about_arithmetic(plan: Plan) -> str:
         how = "bfloat16 (autocast)"
     else:
         how = f"convolutions in {factors.convolutions}, matrix products in {factors.products}"
-    same = "equal runs on this card and torch give equal bits"
+    same = "equal runs on this GPU and torch give equal bits"
     other = "not repeatable to the bit (--deterministic is)"
     return f"precision {s.precision}: {how}; {same if s.deterministic else other}"
 

@@ -207,7 +207,7 @@ class Settings(Strict):
 
     # --- machine ---
     device: str = machine(
-        "auto", "Device: auto, cpu, cuda, cuda:N, several cards as cuda:0,cuda:1, cuda:all, or mps",
+        "auto", "Device: auto, cpu, cuda, cuda:N, several GPUs as cuda:0,cuda:1, cuda:all, or mps",
         metavar="DEVICE", resume=False, common=True
     )
     engine: str = machine(
@@ -219,7 +219,7 @@ class Settings(Strict):
         chooses="backend", recorded=False
     )
     workers: int = machine(
-        0, "Number of hosts that train clients", usual="one per core, on GPUs one per card",
+        0, "Number of hosts that train clients", usual="one per core, or one per GPU",
         recorded=False,
         common=True, ge=0, le=4096
     )

@@ -1,4 +1,4 @@
-"""Tests of several cards: which worker computes where, and what the run says."""
+"""Tests of several GPUs: which worker computes where, and what the run says."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Started:
 
 @pytest.fixture
 def started(monkeypatch):
-    """Return a function that opens a pool on cards that aren't there, and returns its workers."""
+    """Return a function that opens a pool on GPUs that aren't there, and returns its workers."""
     monkeypatch.setattr(process, "Worker", Started)
     monkeypatch.setattr(Started, "every", [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
@@ -76,7 +76,7 @@ def started(monkeypatch):
     return open_on
 
 
-def test_worker_i_computes_on_card_i_mod_n(options, started):
+def test_worker_i_computes_on_gpu_i_mod_n(options, started):
     plan = plan_of(options)
     found = started(plan, "cuda:0", "cuda:1")
     assert [(w.device, w.environment["CUDA_VISIBLE_DEVICES"]) for w in found] == [
@@ -101,13 +101,13 @@ def test_on_cpus_there_is_one_for_each_core(options, started, monkeypatch):
     assert {w.plan["device"] for w in found} == {"cpu"}
 
 
-def test_several_cards_are_for_the_backend_process(options, gpu):
-    gpu.cards = 2
+def test_several_gpus_are_for_the_backend_process(options, gpu):
+    gpu.count = 2
     plan = plan_of(options, device="simgpu:0,simgpu:1")
     assert plan.settings.backend == "process" and plan.settings.device == "simgpu:0,simgpu:1"
     assert plan.device == torch.device("simgpu:0")
     assert plan_of(options, device="simgpu").settings.backend == "local"
-    with pytest.raises(pf.UsageError, match="card simgpu:2 does not exist"):
+    with pytest.raises(pf.UsageError, match="GPU simgpu:2 does not exist"):
         plan_of(options, device="simgpu:0,simgpu:2")
 
 
@@ -115,14 +115,14 @@ def test_several_cards_are_for_the_backend_process(options, gpu):
     "backend",
     ["local", *(pytest.param(b, marks=pytest.mark.satellites) for b in ("ray", "flower"))],
 )
-def test_other_backends_refuse_several_cards(options, gpu, backend):
-    gpu.cards = 2
+def test_other_backends_refuse_several_gpus(options, gpu, backend):
+    gpu.count = 2
     with pytest.raises(pf.UsageError, match=f"the backend {backend} does not") as caught:
         plan_of(options, device="simgpu:0,simgpu:1", backend=backend)
     assert "--backend process" in caught.value.do
 
 
-def test_a_class_of_this_program_alone_has_one_card(options, gpu):
+def test_a_class_of_this_program_alone_has_one_gpu(options, gpu):
     class Mine:
         """A method of this program."""
 
@@ -138,7 +138,7 @@ def test_a_class_of_this_program_alone_has_one_card(options, gpu):
     assert "--backend local" in caught.value.do
 
 
-def test_a_batch_leaves_a_run_on_several_cards_its_workers():
+def test_a_batch_leaves_a_run_on_several_gpus_its_workers():
     def hosts(device, count):
         given = with_hosts(Request({"method": "fedproto", "device": device}), count).options
         return given.get("workers"), given.get("backend")
@@ -148,7 +148,7 @@ def test_a_batch_leaves_a_run_on_several_cards_its_workers():
     assert hosts("cpu", 16) == (16, None) and hosts("cpu", 1) == (None, "local")
 
 
-def test_a_worker_that_can_not_compute_on_its_card_names_it(monkeypatch):
+def test_a_worker_that_can_not_compute_on_its_gpu_names_it(monkeypatch):
     def answer(doing):
         raise pf.UsageError("--device cuda: cuda has no memory left")
 
@@ -165,7 +165,7 @@ def test_a_worker_that_can_not_compute_on_its_card_names_it(monkeypatch):
 
 @pytest.fixture
 def seen(gpu, tmp_path, monkeypatch):
-    """A folder with the process ids of workers, which have the simulated card too."""
+    """A folder with the process ids of workers, which have the simulated GPU too."""
     site, folder = tmp_path / "site", tmp_path / "seen"
     site.mkdir()
     folder.mkdir()
@@ -177,7 +177,7 @@ def seen(gpu, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_card_without_memory_is_said_before_the_first_round(seen, options, tmp_path, monkeypatch):
+def test_a_gpu_without_memory_is_said_before_the_first_round(seen, options, tmp_path, monkeypatch):
     monkeypatch.setenv("FULL", "1")
     with pytest.raises(pf.UsageError, match=r"^worker \d on simgpu:0: .* has no memory left"):
         pf.run("fedproto", device="simgpu:0,simgpu:0", out=tmp_path / "run", **options)
@@ -185,7 +185,7 @@ def test_a_card_without_memory_is_said_before_the_first_round(seen, options, tmp
 
 
 @pytest.mark.slow
-def test_two_workers_on_one_card_give_the_results_of_one_process(seen, options, tmp_path):
+def test_two_workers_on_one_gpu_give_the_results_of_one_process(seen, options, tmp_path):
     one = pf.run("fedproto", device="simgpu", backend="local", out=tmp_path / "one", **options)
     two = pf.run("fedproto", device="simgpu:0,simgpu:0", out=tmp_path / "two", **options)
     workers = [int(path.name) for path in seen.iterdir()]
@@ -199,7 +199,7 @@ def without_times(row):
 
 
 @pytest.mark.gpu
-def test_two_workers_on_one_real_card_give_the_results_of_one_process(options, tmp_path):
+def test_two_workers_on_one_real_gpu_give_the_results_of_one_process(options, tmp_path):
     options |= {"deterministic": True, "engine": "eager"}
     one = pf.run("fedproto", device="cuda:0", out=tmp_path / "one", **options)
     two = pf.run("fedproto", device="cuda:0,cuda:0", out=tmp_path / "two", **options)
