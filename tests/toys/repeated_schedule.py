@@ -14,21 +14,23 @@ from protofl_plugins.schedules.stale_uploads import as_it_counts
 class Repeated:
     """Does what a record says: which client was trained on which version, for which step."""
 
-    def __init__(self, desk, rows, config):
-        self.desk, self.rows, self.config, self.sent = desk, rows, config, []
+    def __init__(self, coordinator, rows, config):
+        self.coordinator, self.rows, self.config, self.sent = coordinator, rows, config, []
 
     def collect(self, step):
         """Train what the step had."""
-        desk = self.desk
-        self.sent.append(dict(desk.downloads(desk.members().tolist())))
-        flights = {int(c): v for c, v in self.rows[step].schedule["versions"].items()}
-        came = desk.train({c: (v, self.sent[v][c]) for c, v in flights.items()})
-        uploads = desk.accept({c: (flights[c], reply) for c, reply in came.items()})
-        assert sorted(uploads) == sorted(flights)
+        coordinator = self.coordinator
+        self.sent.append(dict(coordinator.downloads(coordinator.members().tolist())))
+        tasks = {int(c): v for c, v in self.rows[step].schedule["versions"].items()}
+        came = coordinator.train({c: (v, self.sent[v][c]) for c, v in tasks.items()})
+        uploads = coordinator.accept({c: (tasks[c], reply) for c, reply in came.items()})
+        assert sorted(uploads) == sorted(tasks)
         weighed = {}
         for client in sorted(uploads):
-            download = self.sent[flights[client]][client]
-            weighed[client] = as_it_counts(desk, self.config, client, uploads[client], download)
+            download = self.sent[tasks[client]][client]
+            weighed[client] = as_it_counts(
+                coordinator, self.config, client, uploads[client], download
+            )
         return weighed
 
     def is_due(self, step):
@@ -56,7 +58,7 @@ def assert_repeatable(out, tmp_path, **options):
     plan = Plan.make(options | {"backend": "local"})
     federation = Federation(plan, host := pf.backends.Host(plan))
     federation.start_trial(0)
-    federation._schedule = Repeated(federation._desk, rows, plan.choices["schedule"].config)
+    federation._schedule = Repeated(federation._coordinator, rows, plan.choices["schedule"].config)
     for number in range(len(rows)):
         row, _ = federation.round(number)
         assert row.train_loss == rows[number].train_loss

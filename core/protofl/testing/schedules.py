@@ -64,14 +64,14 @@ class ScheduleContract(Contract):
         lines = whole.rounds(self.steps)
         half.rounds(2)
         federation, packed = half.federation, pack_server(half.server)
-        desk = federation._desk  # its folder has the clients' states
+        coordinator = federation._coordinator  # its folder has the clients' states
         tensors = {name: tensor.clone() for name, tensor in packed[0].items()}
         federation._open_schedule()
         unpack_server(federation.server, (tensors, packed[1]))
         federation._schedule.restore(federation.server.schedule)
         rest = half.rounds(self.steps - 2)[2:]
         expect(toy.same(lines[2:], rest), "the steps after it differ")
-        del desk
+        del coordinator
 
     def test_it_keeps_nothing_on_itself(self) -> None:
         """The schedule keeps nothing on self; the object that it opens does."""

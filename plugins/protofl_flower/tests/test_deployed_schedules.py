@@ -1,7 +1,7 @@
 """Tests of deployed runs without rounds, with Flower's own programs on this machine.
 
-Three nodes have a client each. In one test a node is killed for good while its client is in flight,
-and one hangs for most of the run. In the other one the run itself is killed and resumed. Each takes
+Three nodes have a client each. In one test a node is killed for good while its client trains, and
+one hangs for most of the run. In the other one the run itself is killed and resumed. Each takes
 about two minutes on an idle machine.
 """
 
@@ -50,7 +50,7 @@ def test_a_slow_node_and_a_dead_one_delay_nobody(lab):
         "timing.buffer=1",
     ]
     run = lab.new_run("buffered", *words)
-    run.wait_for(f"round 3/{STEPS}")  # by now all nodes have a client in flight
+    run.wait_for(f"round 3/{STEPS}")  # by now all nodes have a client in training
     kill(HOST, lab.nodes[1], signal.SIGSTOP)
     lab.starts[2].end(signal.SIGKILL)
     kill("", lab.nodes[2])
@@ -64,9 +64,9 @@ def test_a_slow_node_and_a_dead_one_delay_nobody(lab):
     assert all(len(step["versions"]) == 1 and step["clock"] == "real" for step in steps)
     # While one node hung and the other was gone, the third one did every step, as fast as it can.
     assert all({*step["versions"]} == {"0"} for step in steps[5:9]), steps
-    flights = [step["seconds"]["0"] for step in steps if "0" in step["seconds"]]
+    seconds = [step["seconds"]["0"] for step in steps if "0" in step["seconds"]]
     waits = [later["time"] - step["time"] for step, later in pairwise(steps)]
-    assert max(waits[4:8]) < max(flights) + 5
+    assert max(waits[4:8]) < max(seconds) + 5
     assert all(step["staleness"]["max"] == 0 for step in steps[6:9])
     ages = [n - version for n, step in enumerate(steps) for version in step["versions"].values()]
     assert ages == [step["staleness"]["max"] for step in steps]

@@ -36,15 +36,19 @@ class Buffered:
         check_asynchronous(plan, config, buffer_of(plan, config))
 
     @pf.hookimpl
-    def try_out(self, desk: schedules.Desk, note: Callable[[str], None], config: Config) -> None:
+    def try_out(
+        self, coordinator: schedules.Coordinator, note: Callable[[str], None], config: Config
+    ) -> None:
         """Act on the upload of one of two clients."""
-        try_stale_steps(desk, note, config)
+        try_stale_steps(coordinator, note, config)
 
     @pf.hookimpl
-    def open_schedule(self, desk: schedules.Desk, config: Config) -> schedules.Schedule:
+    def open_schedule(
+        self, coordinator: schedules.Coordinator, config: Config
+    ) -> schedules.Schedule:
         """Return a queue, in virtual or in real time, with a buffer of B uploads."""
-        queue = RealTimeQueue if desk.real_time else EventQueue
-        return queue(desk, config, buffer_of(desk.plan, config))
+        queue = RealTimeQueue if coordinator.real_time else EventQueue
+        return queue(coordinator, config, buffer_of(coordinator.plan, config))
 
 
 def buffer_of(plan: pf.backends.Plan, config: Buffered.Config) -> int:

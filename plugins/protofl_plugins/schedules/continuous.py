@@ -39,12 +39,16 @@ class Continuous:
         check_asynchronous(plan, config, 1)
 
     @pf.hookimpl
-    def try_out(self, desk: schedules.Desk, note: Callable[[str], None], config: Config) -> None:
+    def try_out(
+        self, coordinator: schedules.Coordinator, note: Callable[[str], None], config: Config
+    ) -> None:
         """Act on the upload of one of two clients."""
-        try_stale_steps(desk, note, config)
+        try_stale_steps(coordinator, note, config)
 
     @pf.hookimpl
-    def open_schedule(self, desk: schedules.Desk, config: Config) -> schedules.Schedule:
+    def open_schedule(
+        self, coordinator: schedules.Coordinator, config: Config
+    ) -> schedules.Schedule:
         """Return a queue, in virtual or in real time, with a buffer of one upload."""
-        queue = RealTimeQueue if desk.real_time else EventQueue
-        return queue(desk, config, 1)
+        queue = RealTimeQueue if coordinator.real_time else EventQueue
+        return queue(coordinator, config, 1)

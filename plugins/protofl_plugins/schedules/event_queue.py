@@ -1,6 +1,6 @@
 """The event queue of asynchronous schedules, in virtual time.
 
-The server keeps up to ``concurrency`` clients in flight. A client downloads, trains and uploads;
+The server keeps up to ``concurrency`` clients in training. A client downloads, trains and uploads;
 when its time is over, the upload lies in the buffer, and the server asks another client at once. A
 client downloads each version at most once: one whose upload waits in the buffer is asked again
 after the server's step. The server acts when B uploads are in the buffer, or when no further upload
@@ -9,7 +9,7 @@ can come. Events are ordered by virtual time, then by client.
 A training depends on nothing but the client and its download, so it may be computed at any moment
 between its download and its end. The queue computes it as late as possible, together with all
 others that are under way: before that, the least seconds that it can take tell whether it comes
-next. A resumed run computes the trainings in flight again, from the downloads that its checkpoint
+next. A resumed run computes the trainings under way again, from the downloads that its checkpoint
 holds.
 """
 
@@ -30,8 +30,8 @@ from protofl_plugins.schedules.stale_uploads import as_it_counts
 
 
 @dataclass
-class Flight:
-    """A client in flight.
+class ClientTask:
+    """A client in training.
 
     Attributes:
         client: The client.
@@ -66,17 +66,19 @@ class EventQueue:
     """The schedule of a trial: see the module.
 
     Args:
-        desk: The server and the clients.
+        coordinator: The server and the clients.
         config: The options.
         buffer: B.
     """
 
-    def __init__(self, desk: schedules.Desk, config: AsynchronousConfig, buffer: int) -> None:
-        self._desk, self._config, self._buffer = desk, config, buffer
-        plan = desk.plan
+    def __init__(
+        self, coordinator: schedules.Coordinator, config: AsynchronousConfig, buffer: int
+    ) -> None:
+        self._coordinator, self._config, self._buffer = coordinator, config, buffer
+        plan = coordinator.plan
         self._concurrency = config.concurrency or plan.info.participants
         self._every = config.eval_uploads or plan.settings.eval_every * plan.info.participants
-        self._flights: dict[int, Flight] = {}
+        self._tasks: dict[int, ClientTask] = {}
         self._now, self._before = 0.0, 0.0
         self._uploads, self._ended, self._ended_before = 0, 0, 0
         self._line: dict[str, Any] = {}
@@ -85,61 +87,63 @@ class EventQueue:
 
     def collect(self, step: int) -> dict[int, pf.Payload]:
         """Return the uploads of a step: B of them, or as many as can come."""
-        desk = self._desk
-        self._now = self._before = desk.clock.elapsed
+        coordinator = self._coordinator
+        self._now = self._before = coordinator.clock.elapsed
         self._ended_before = self._ended
-        arrived, accepted, tried = dict[int, Flight](), dict[int, Flight](), set[int]()
+        arrived, accepted, tried = dict[int, ClientTask](), dict[int, ClientTask](), set[int]()
         uploads, draws, busy = dict[int, pf.Payload](), 0, 0.0
-        members, bound = desk.members(), self._config.max_staleness
+        members, bound = coordinator.members(), self._config.max_staleness
         while len(accepted) < self._buffer:
             event, free, comes = None, members[:0], math.inf
             if len(accepted) + len(arrived) < self._buffer:
                 # 1. Ask clients that are free and there.
-                away = [*self._flights, *tried, *arrived, *accepted]
+                away = [*self._tasks, *tried, *arrived, *accepted]
                 chosen, free, comes = self._fill(np.setdiff1d(members, away), draws)
                 draws += bool(chosen)
                 tried.update(chosen)
                 # 2. Find the next event: an upload arrives, a client leaves, or one comes.
-                flying = len(self._flights)
-                event = self._next_flight()
-                if lost := flying - len(self._flights):  # their places are free
+                training_before = len(self._tasks)
+                event = self._next_task()
+                if lost := training_before - len(self._tasks):  # their places are free
                     self._ended += lost
                     continue
                 if event is None and len(free):
-                    self._now = desk.clock.wait(1, free, self._now).seconds
+                    self._now = coordinator.clock.wait(1, free, self._now).seconds
                     continue
             if event is None:
                 # 3. The buffer is full, or nothing more can come: check the uploads together.
                 came = {c: (f.version, f.reply) for c, f in arrived.items() if f.reply is not None}
                 if not came:
                     break
-                uploads |= desk.accept(came)
+                uploads |= coordinator.accept(came)
                 accepted |= {client: arrived[client] for client in came if client in uploads}
                 arrived = {}
             elif comes < event.end:
                 self._now = comes
             else:
                 self._now = event.end
-                del self._flights[event.client]
+                del self._tasks[event.client]
                 self._ended += 1
                 busy += event.end - max(event.start, self._before)
                 if event.left or event.reply is None:
-                    desk.drop(event.client, event.version, "left")
+                    coordinator.drop(event.client, event.version, "left")
                 elif bound is not None and step - event.version > bound:
-                    desk.drop(event.client, event.version, "stale")
+                    coordinator.drop(event.client, event.version, "stale")
                 else:
                     arrived[event.client] = event
         self._uploads += len(accepted)
-        busy += sum(self._now - max(f.start, self._before) for f in self._flights.values())
+        busy += sum(self._now - max(f.start, self._before) for f in self._tasks.values())
         self._write(step, accepted, busy, len(members))
         weighed = {}
         for client in sorted(uploads):
             download = accepted[client].download
-            weighed[client] = as_it_counts(desk, self._config, client, uploads[client], download)
+            weighed[client] = as_it_counts(
+                coordinator, self._config, client, uploads[client], download
+            )
         return weighed
 
     def _fill(self, free: np.ndarray, draw: int) -> tuple[list[int], np.ndarray, float]:
-        """Ask clients until as many are in flight as may be.
+        """Ask clients until as many are in training as may be.
 
         Args:
             free: The clients that may be asked, ascending.
@@ -149,60 +153,64 @@ class EventQueue:
             The clients that were asked; those that could still be asked, but are not there; and the
             time at which one of them may come.
         """
-        places, clock = self._concurrency - len(self._flights), self._desk.clock
+        places, clock = self._concurrency - len(self._tasks), self._coordinator.clock
         if places <= 0 or not len(free):
             return [], free[:0], math.inf
         moment = clock.at(self._now)
         there = free if moment.clients is None else np.intersect1d(free, moment.clients)
-        chosen = self._desk.choose(min(places, len(there)), there, draw) if len(there) else []
-        for client, download in sorted(self._desk.downloads(chosen).items()):
+        chosen = (
+            self._coordinator.choose(min(places, len(there)), there, draw) if len(there) else []
+        )
+        for client, download in sorted(self._coordinator.downloads(chosen).items()):
             down = clock.device(client).seconds_down(len(download))
             until = math.inf if moment.until is None else float(moment.until[client])
-            flight = Flight(client, self._desk.step, self._now, until, download, [down])
-            self._estimate(flight)
-            self._flights[client] = flight
+            task = ClientTask(client, self._coordinator.step, self._now, until, download, [down])
+            self._estimate(task)
+            self._tasks[client] = task
         rest = np.setdiff1d(free, chosen) if len(chosen) < places else free[:0]
         comes = math.inf if moment.until is None or not len(rest) else moment.until[rest].min()
         return chosen, rest, float(comes)
 
-    def _estimate(self, flight: Flight) -> None:
-        """Set the earliest end of a flight; one that will have left by then need not train."""
-        least = self._desk.clock.least(flight.client, flight.parts)
-        flight.end = flight.start + least
-        if least > flight.until - flight.start:
-            flight.parts = [*flight.parts, math.inf]
-            flight.end, flight.known = flight.until, True
+    def _estimate(self, task: ClientTask) -> None:
+        """Set the earliest end of a task; one that will have left by then need not train."""
+        least = self._coordinator.clock.least(task.client, task.parts)
+        task.end = task.start + least
+        if least > task.until - task.start:
+            task.parts = [*task.parts, math.inf]
+            task.end, task.known = task.until, True
 
-    def _next_flight(self) -> Flight | None:
-        """Return the flight that ends next, once its training is computed; None if none is left."""
-        while self._flights:
-            first = min(self._flights.values(), key=lambda f: (f.end, f.known, f.client))
+    def _next_task(self) -> ClientTask | None:
+        """Return the task that ends next, once its training is computed; None if none is left."""
+        while self._tasks:
+            first = min(self._tasks.values(), key=lambda f: (f.end, f.known, f.client))
             if first.known:
                 return first
             self._compute()
         return None
 
     def _compute(self) -> None:
-        """Compute all trainings that are under way; a lost client is in flight no more."""
-        pending = {c: f for c, f in self._flights.items() if not f.known}
-        replies = self._desk.train({c: (f.version, f.download) for c, f in pending.items()})
-        clock = self._desk.clock
-        for client, flight in pending.items():
+        """Compute all trainings that are under way; a lost client is in training no more."""
+        pending = {c: f for c, f in self._tasks.items() if not f.known}
+        replies = self._coordinator.train({c: (f.version, f.download) for c, f in pending.items()})
+        clock = self._coordinator.clock
+        for client, task in pending.items():
             if client not in replies:
-                del self._flights[client]
+                del self._tasks[client]
                 continue
-            flight.reply = reply = replies[client]
+            task.reply = reply = replies[client]
             training = clock.training(client, reply.samples)
-            flight.parts += [training, clock.device(client).seconds_up(len(reply.blob))]
-            flight.end, flight.known = flight.start + sum(flight.parts), True
-            if flight.left:
-                flight.end = flight.until
+            task.parts += [training, clock.device(client).seconds_up(len(reply.blob))]
+            task.end, task.known = task.start + sum(task.parts), True
+            if task.left:
+                task.end = task.until
 
     # --- the record -----------------------------------------------------------------------------
 
-    def _write(self, step: int, accepted: Mapping[int, Flight], busy: float, members: int) -> None:
+    def _write(
+        self, step: int, accepted: Mapping[int, ClientTask], busy: float, members: int
+    ) -> None:
         """End the step: its line, and its end in virtual time."""
-        ages = [step - flight.version for flight in accepted.values()]
+        ages = [step - task.version for task in accepted.values()]
         length = members * (self._now - self._before)
         self._line = {
             "time": self._now,
@@ -214,7 +222,7 @@ class EventQueue:
             },
             "idle": max(0.0, 1 - busy / length) if length else None,
         }
-        self._desk.clock.end(self._now, {c: f.parts for c, f in accepted.items()})
+        self._coordinator.clock.end(self._now, {c: f.parts for c, f in accepted.items()})
 
     def line(self) -> dict[str, Any]:
         """Return the step's moment, version, uploads so far, staleness and idle share."""
@@ -232,13 +240,13 @@ class EventQueue:
     # --- checkpoints ----------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return the flights; equal downloads are there once."""
-        blobs = {id(flight.download): flight.download for flight in self._flights.values()}
+        """Return the tasks; equal downloads are there once."""
+        blobs = {id(task.download): task.download for task in self._tasks.values()}
         places = {key: place for place, key in enumerate(blobs)}
-        flights = [
+        tasks = [
             [f.client, f.version, f.start, None if f.until == math.inf else f.until,
              places[id(f.download)]]
-            for f in self._flights.values()
+            for f in self._tasks.values()
         ]  # fmt: skip
         downloads = [
             torch.frombuffer(bytearray(b), dtype=torch.uint8)
@@ -247,15 +255,15 @@ class EventQueue:
             for b in blobs.values()
         ]
         counts = {"uploads": self._uploads, "ended": self._ended}
-        return {**counts, "flights": flights, "downloads": downloads}
+        return {**counts, "tasks": tasks, "downloads": downloads}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue with the flights of a checkpoint; their trainings are computed again."""
+        """Continue with the tasks of a checkpoint; their trainings are computed again."""
         self._uploads, self._ended = state["uploads"], state["ended"]
         downloads = [tensor.cpu().numpy().tobytes() for tensor in state["downloads"]]
-        for client, version, start, until, place in state["flights"]:
+        for client, version, start, until, place in state["tasks"]:
             until = math.inf if until is None else until
-            down = self._desk.clock.device(client).seconds_down(len(downloads[place]))
-            flight = Flight(client, version, start, until, downloads[place], [down])
-            self._estimate(flight)
-            self._flights[client] = flight
+            down = self._coordinator.clock.device(client).seconds_down(len(downloads[place]))
+            task = ClientTask(client, version, start, until, downloads[place], [down])
+            self._estimate(task)
+            self._tasks[client] = task

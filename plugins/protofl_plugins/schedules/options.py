@@ -14,7 +14,7 @@ class AsynchronousConfig(pf.Config):
     """Options: --set timing.OPTION=VALUE."""
 
     concurrency: int = pf.Field(
-        0, ge=0, le=10_000_000, description="clients in flight; 0: as many as a round asks"
+        0, ge=0, le=10_000_000, description="clients in training; 0: as many as a round asks"
     )
     max_staleness: int = pf.Field(
         None,

@@ -1,16 +1,16 @@
 """The queue of asynchronous schedules in real time: clients train on machines of their own.
 
-As in virtual time (`event_queue`), up to ``concurrency`` clients are in flight, a client downloads
-each version at most once, and the server acts when B uploads are in the buffer, or when no further
-upload can come. What differs:
+As in virtual time (`event_queue`), up to ``concurrency`` clients are in training, a client
+downloads each version at most once, and the server acts when B uploads are in the buffer, or when
+no further upload can come. What differs:
 
 - The server asks clients whose machines are there and have nothing to do. A lost client is asked
   again in a later step, once it is there.
 - Which upload comes first depends on machines and networks, so two runs differ. Each training is
   what it would be in a simulation: it depends on the client, its download and the version alone.
-- Nothing in flight is part of a checkpoint. A resumed run asks all clients again.
+- No training is part of a checkpoint. A resumed run asks all clients again.
 - A client is evaluated on its machine with each download, before it trains, so an evaluation waits
-  for nobody.
+  for no client.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PAUSE = 1.0
 
 
 @dataclass
-class Flight:
-    """A client in flight, or whose upload is in the buffer.
+class ClientTask:
+    """A client in training, or whose upload is in the buffer.
 
     Attributes:
         version: The version that it downloaded.
@@ -52,19 +52,21 @@ class RealTimeQueue:
     """The schedule of a trial: see the module.
 
     Args:
-        desk: The server and the clients.
+        coordinator: The server and the clients.
         config: The options.
         buffer: B.
     """
 
-    def __init__(self, desk: schedules.Desk, config: AsynchronousConfig, buffer: int) -> None:
-        self._desk, self._config, self._buffer = desk, config, buffer
-        plan = desk.plan
+    def __init__(
+        self, coordinator: schedules.Coordinator, config: AsynchronousConfig, buffer: int
+    ) -> None:
+        self._coordinator, self._config, self._buffer = coordinator, config, buffer
+        plan = coordinator.plan
         self._concurrency = config.concurrency or plan.info.participants
         self._every = config.eval_uploads or plan.settings.eval_every * plan.info.participants
-        self._flights: dict[int, Flight] = {}
-        self._landed: dict[int, tuple[Flight, schedules.TrainReply]] = {}
-        self._alone: float | None = None  # since when nobody has been in flight
+        self._tasks: dict[int, ClientTask] = {}
+        self._arrived: dict[int, tuple[ClientTask, schedules.TrainReply]] = {}
+        self._alone: float | None = None  # since when no client has been in training
         self._draws = 0
         self._began, self._earlier = time.monotonic(), 0.0
         self._now, self._before = 0.0, 0.0
@@ -79,66 +81,68 @@ class RealTimeQueue:
 
     def collect(self, step: int) -> dict[int, pf.Payload]:
         """Return the uploads of a step: B of them, or as many as can come."""
-        desk, self._alone, self._draws = self._desk, None, 0
+        coordinator, self._alone, self._draws = self._coordinator, None, 0
         self._before, self._ended_before = self._now, self._ended
-        accepted, uploads, asked = dict[int, Flight](), dict[int, pf.Payload](), set[int]()
-        members, busy, begins = len(desk.members()), 0.0, True
+        accepted, uploads, asked = dict[int, ClientTask](), dict[int, pf.Payload](), set[int]()
+        members, busy, begins = len(coordinator.members()), 0.0, True
         while (lacking := self._buffer - len(accepted)) > 0:
             # 1. Ask clients whose machines are there, and have nothing to do.
-            if begins or len(self._landed) < lacking:
-                asked |= self._fill({*asked, *self._flights, *self._landed, *accepted})
+            if begins or len(self._arrived) < lacking:
+                asked |= self._fill({*asked, *self._tasks, *self._arrived, *accepted})
             begins = False
-            if len(self._landed) >= lacking or not self._waits(len(accepted), asked):
+            if len(self._arrived) >= lacking or not self._waits(len(accepted), asked):
                 # 2. The buffer is full, or nothing more can come: check the uploads together.
-                if not self._landed:
+                if not self._arrived:
                     break
                 came = self._taken(lacking)
-                uploads |= desk.accept({c: (f.version, r) for c, (f, r) in came.items()})
-                accepted |= {c: flight for c, (flight, _) in came.items() if c in uploads}
+                uploads |= coordinator.accept({c: (f.version, r) for c, (f, r) in came.items()})
+                accepted |= {c: task for c, (task, _) in came.items() if c in uploads}
                 continue
             # 3. Wait until an upload arrives, a client is lost, or one may be there again.
-            for client, reply in desk.arrived(PAUSE).items():
-                flight = self._flights.pop(client)
-                flight.end = self._clock()
+            for client, reply in coordinator.arrived(PAUSE).items():
+                task = self._tasks.pop(client)
+                task.end = self._clock()
                 self._ended += 1
-                busy += flight.end - max(flight.start, self._before)
+                busy += task.end - max(task.start, self._before)
                 if reply is not None:  # otherwise the record has the reason
-                    self._landed[client] = flight, reply
+                    self._arrived[client] = task, reply
         self._now = self._clock()
         self._uploads += len(accepted)
-        busy += sum(self._now - max(f.start, self._before) for f in self._flights.values())
+        busy += sum(self._now - max(f.start, self._before) for f in self._tasks.values())
         self._write(step, accepted, busy, members)
         weighed = {}
         for client in sorted(uploads):
             download = accepted[client].download
-            weighed[client] = as_it_counts(desk, self._config, client, uploads[client], download)
+            weighed[client] = as_it_counts(
+                coordinator, self._config, client, uploads[client], download
+            )
         return weighed
 
-    def _taken(self, count: int) -> dict[int, tuple[Flight, schedules.TrainReply]]:
+    def _taken(self, count: int) -> dict[int, tuple[ClientTask, schedules.TrainReply]]:
         """Take the first uploads out of the buffer, without those that are too stale."""
-        desk, bound, result = self._desk, self._config.max_staleness, {}
-        for client in [*self._landed][:count]:
-            flight, reply = self._landed.pop(client)
-            if bound is not None and desk.step - flight.version > bound:
-                desk.drop(client, flight.version, "stale")
+        coordinator, bound, result = self._coordinator, self._config.max_staleness, {}
+        for client in [*self._arrived][:count]:
+            task, reply = self._arrived.pop(client)
+            if bound is not None and coordinator.step - task.version > bound:
+                coordinator.drop(client, task.version, "stale")
             else:
-                result[client] = flight, reply
+                result[client] = task, reply
         return result
 
     def _fill(self, away: set[int]) -> set[int]:
-        """Ask clients until as many are in flight as may be; return them.
+        """Ask clients until as many are in training as may be; return them.
 
         They are asked one after another, since the clients of one machine take turns.
         """
         chosen = set[int]()
-        while len(self._flights) < self._concurrency:
-            free = np.setdiff1d(self._desk.reachable(), [*away, *chosen])
+        while len(self._tasks) < self._concurrency:
+            free = np.setdiff1d(self._coordinator.reachable(), [*away, *chosen])
             if not len(free):
                 break
-            (client,) = self._desk.choose(1, free, self._draws)
+            (client,) = self._coordinator.choose(1, free, self._draws)
             self._draws += 1
-            download = self._desk.send([client])[client]
-            self._flights[client] = Flight(self._desk.step, self._clock(), download)
+            download = self._coordinator.send([client])[client]
+            self._tasks[client] = ClientTask(self._coordinator.step, self._clock(), download)
             chosen.add(client)
         return chosen
 
@@ -149,22 +153,24 @@ class RealTimeQueue:
             accepted: Accepted uploads of this step.
             asked: Clients that were asked in this step.
         """
-        settings, count = self._desk.plan.settings, accepted + len(self._landed)
-        if self._flights:
+        settings, count = self._coordinator.plan.settings, accepted + len(self._arrived)
+        if self._tasks:
             self._alone = None
             return True
         if count >= max(1, settings.min_clients):
             return False
-        if not len(np.setdiff1d(self._desk.members(), [*asked, *self._landed])):
+        if not len(np.setdiff1d(self._coordinator.members(), [*asked, *self._arrived])):
             return False  # all others were asked, and are lost
         self._alone = self._clock() if self._alone is None else self._alone
         return self._clock() - self._alone < settings.wait_for_clients
 
     # --- the record -----------------------------------------------------------------------------
 
-    def _write(self, step: int, accepted: Mapping[int, Flight], busy: float, members: int) -> None:
+    def _write(
+        self, step: int, accepted: Mapping[int, ClientTask], busy: float, members: int
+    ) -> None:
         """Write the line of the step."""
-        versions = {client: flight.version for client, flight in sorted(accepted.items())}
+        versions = {client: task.version for client, task in sorted(accepted.items())}
         ages = [step - version for version in versions.values()]
         length = members * (self._now - self._before)
         self._line = {
@@ -179,14 +185,15 @@ class RealTimeQueue:
             "idle": max(0.0, 1 - busy / length) if length else None,
             "versions": {str(client): version for client, version in versions.items()},
             "seconds": {
-                str(c): round(flight.end - flight.start, 3)
-                for c, flight in sorted(accepted.items())
+                str(c): round(task.end - task.start, 3) for c, task in sorted(accepted.items())
             },
         }
 
     def line(self) -> dict[str, Any]:
         """Return the step's moment, version, staleness, idle share, and what its scores are of."""
-        evaluated = {str(client): version for client, version in self._desk.evaluated.items()}
+        evaluated = {
+            str(client): version for client, version in self._coordinator.evaluated.items()
+        }
         return {**self._line, **({"evaluated": evaluated} if evaluated else {})}
 
     def is_due(self, step: int) -> bool:
@@ -205,7 +212,7 @@ class RealTimeQueue:
         return {"uploads": self._uploads, "ended": self._ended, "seconds": self._now}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue; nobody is in flight."""
+        """Continue; no client is in training."""
         self._uploads, self._ended = state["uploads"], state["ended"]
         self._now = self._earlier = state["seconds"]
         self._began = time.monotonic()

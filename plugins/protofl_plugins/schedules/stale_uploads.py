@@ -1,4 +1,4 @@
-"""What becomes of an upload whose server has acted since its download.
+"""Weights of uploads whose server has acted since their download.
 
 Only keys that are both uploaded and downloaded change: u is the client's tensor, g what the client
 would download now, d what it downloaded, s(τ) the weight of its staleness and α the mixing.
@@ -25,7 +25,7 @@ from protofl_plugins.schedules.refusals import runs_on_versions
 
 
 def as_it_counts(
-    desk: schedules.Desk,
+    coordinator: schedules.Coordinator,
     config: AsynchronousConfig,
     client: int,
     upload: pf.Payload,
@@ -34,19 +34,19 @@ def as_it_counts(
     """Return an accepted upload with the weight of its staleness.
 
     Args:
-        desk: The server.
+        coordinator: The server.
         config: The options.
         client: The client.
         upload: Its upload.
         download: The download with which it trained.
     """
-    plan, base = desk.plan, None
+    plan, base = coordinator.plan, None
     weight = config.mixing * staleness_weight(config, upload.staleness)
     if upload.staleness and runs_on_versions(plan):
         base = pf.Payload.from_bytes(download, plan.device)
     if weight == 1 and base is None:
         return upload
-    return mixed(upload, desk.next_download(client), base, weight, plan.info.num_classes)
+    return mixed(upload, coordinator.next_download(client), base, weight, plan.info.num_classes)
 
 
 def mixed(

@@ -15,12 +15,12 @@ STEP = 2
 
 
 def try_stale_steps(
-    desk: schedules.Desk, note: Callable[[str], None], config: AsynchronousConfig
+    coordinator: schedules.Coordinator, note: Callable[[str], None], config: AsynchronousConfig
 ) -> None:
     """Act on the upload of one client, which lacks a class, then on a stale one of the other.
 
     Args:
-        desk: The server and two clients after the two rounds of the dry run.
+        coordinator: The server and two clients after the two rounds of the dry run.
         note: Takes lines for the user.
         config: The options.
 
@@ -28,26 +28,26 @@ def try_stale_steps(
         UsageError: A hook fails without the uploads of all clients, or the server forgets what
             the clients of other uploads have sent.
     """
-    plan, clients = desk.plan, [int(client) for client in desk.members()]
+    plan, clients = coordinator.plan, [int(client) for client in coordinator.members()]
     method, schedule = plan.composition.main, plan.settings.timing
-    desk.begin(STEP)
-    downloads = desk.downloads(clients)
-    replies = desk.train({c: (STEP, downloads[c]) for c in clients})
-    before = desk.next_download(clients[0])
+    coordinator.begin(STEP)
+    downloads = coordinator.downloads(clients)
+    replies = coordinator.train({c: (STEP, downloads[c]) for c in clients})
+    before = coordinator.next_download(clients[0])
     try:
-        (upload,) = desk.accept({clients[-1]: (STEP, replies[clients[-1]])}).values()
+        (upload,) = coordinator.accept({clients[-1]: (STEP, replies[clients[-1]])}).values()
         shared = shared_keys(upload, before)
-        desk.act({clients[-1]: _without_a_class(upload)})
-        lost = _lost(before, desk.next_download(clients[0]))
+        coordinator.act({clients[-1]: _without_a_class(upload)})
+        lost = _lost(before, coordinator.next_download(clients[0]))
         if len(clients) > 1:
-            desk.begin(STEP + 1)
-            (stale,) = desk.accept({clients[0]: (STEP, replies[clients[0]])}).values()
+            coordinator.begin(STEP + 1)
+            (stale,) = coordinator.accept({clients[0]: (STEP, replies[clients[0]])}).values()
             base = None
             if runs_on_versions(plan):
                 base = pf.Payload.from_bytes(downloads[clients[0]], plan.device)
             weight = config.mixing * staleness_weight(config, 1)
-            now = desk.next_download(clients[0])
-            desk.act({clients[0]: mixed(stale, now, base, weight, plan.info.num_classes)})
+            now = coordinator.next_download(clients[0])
+            coordinator.act({clients[0]: mixed(stale, now, base, weight, plan.info.num_classes)})
     except pf.RunFailure as error:
         raise pf.UsageError(
             f"--schedule {schedule}: {method} fails with the upload of one of two clients: "

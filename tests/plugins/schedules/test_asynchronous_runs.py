@@ -78,7 +78,7 @@ def test_a_buffer_of_all_clients_equals_rounds_to_the_last_bit(toys, tmp_path, m
     ("method", "schedule"),
     quick([(m, s) for m in METHODS for s in ("buffered", "continuous")], ("fedavg", "continuous")),
 )
-def test_one_client_in_flight_equals_training_in_sequence(toys, tmp_path, method, schedule):
+def test_one_client_in_training_equals_training_in_sequence(toys, tmp_path, method, schedule):
     given = METHODS[method] | {"clients": 6, "rounds": 8, "devices": Own, "participation": 1 / 6}
     train(method, tmp_path / "rounds", **given)
     options = {"timing.concurrency": 1, "timing.mixing": 1}
@@ -91,7 +91,7 @@ def test_one_client_in_flight_equals_training_in_sequence(toys, tmp_path, method
 # --- any backend, and kills -----------------------------------------------------------------------
 
 BUSY = ASYNC | {"set": {"timing.buffer": 2, "timing.concurrency": 4}}
-"""Two uploads of four clients in flight: most are stale."""
+"""Two uploads of four clients in training: most are stale."""
 
 
 @pytest.mark.slow
@@ -193,10 +193,10 @@ def simulated(seconds, steps, clients, concurrency, buffer, choose):
     """Return the time and {client: version} of each step, by computing one event after another.
 
     Args:
-        seconds: {client: seconds of a flight}.
+        seconds: {client: seconds of a task}.
         steps: Steps of the server.
         clients: Clients M.
-        concurrency: Clients in flight.
+        concurrency: Clients in training.
         buffer: B.
         choose: The client sampler: (step, count, free clients, draw).
     """
@@ -243,7 +243,7 @@ def test_events_are_those_of_a_simulation_one_after_another(concurrency, buffer)
             assert row.schedule["idle"] is None
 
 
-def test_trainings_in_flight_are_computed_together():
+def test_trainings_under_way_are_computed_together():
     settings = {"concurrency": 4}
     federation, pool = federation_of(
         devices=Alike, settings=settings, timing="continuous", rounds=12
@@ -254,7 +254,7 @@ def test_trainings_in_flight_are_computed_together():
     assert pool.together == [4, 4, 4]
 
 
-def test_clients_in_flight_take_over_models_that_are_free(monkeypatch):
+def test_clients_in_training_take_over_models_that_are_free(monkeypatch):
     """Building a net costs more than the training of a small one."""
     built, build = [], pf.backends.Plan.initial_model
     counting = lambda plan, *who: built.append(who) or build(plan, *who)  # noqa: E731

@@ -88,14 +88,14 @@ def test_the_server_s_steps_are_those_of_fedbuff_by_hand():
     STEPS.clear()
     settings = {"buffer": 2, "concurrency": 4, "mixing": 0.5}
     federation, _ = federation_of(Kept, Own, settings, models="toy1", rounds=8)
-    raw, accept = [], federation._desk.accept
+    raw, accept = [], federation._coordinator.accept
 
-    def keep(flights):
-        result = accept(flights)
+    def keep(tasks):
+        result = accept(tasks)
         raw.append({client: dict(sent) for client, sent in result.items()})
         return result
 
-    federation._desk.accept = keep
+    federation._coordinator.accept = keep
     for number in range(8):
         federation.round(number)
     ages, compared = set(), 0

@@ -74,7 +74,7 @@ class ClientFiles(Protocol):
 
 
 @runtime_checkable
-class Flights(Protocol):
+class AsynchronousPool(Protocol):
     """A `Pool` with `ClientFiles` and `Presence` whose clients train while the run goes on.
 
     A schedule in real time sends clients jobs without waiting for them. `Train.file` is a plain
@@ -107,8 +107,8 @@ class LeavesFiles(Protocol):
     """A `Pool` in the run's process that can leave the clients' files to the run.
 
     Attributes:
-        unwritten: {path: the tensors for this file} of `Save` jobs, in host memory that nobody
-            changes. None, at first, if `Save` jobs write the files.
+        unwritten: {path: the tensors for this file} of `Save` jobs, in host memory that does
+            not change. None, at first, if `Save` jobs write the files.
     """
 
     unwritten: dict[str, Packed] | None

@@ -25,7 +25,7 @@ from protofl.federation.round.participation import Participation
 from protofl.federation.round.predictions import Predictions
 from protofl.federation.round.round_stages import Stages
 from protofl.federation.round.round_totals import Totals
-from protofl.federation.round.schedules import Desk, Schedule
+from protofl.federation.round.schedules import Coordinator, Schedule
 from protofl.federation.round.server_side import ServerSide, admit_uploads, book_losses
 from protofl.hooks.models.flops import ClientFlops, flops_of_round
 from protofl.hooks.transport.rules import Fault
@@ -88,7 +88,7 @@ class Federation:
         self.observer = NoObserver()
         self.predictions: Predictions | None = None
         self._server_side: ServerSide
-        self._desk: Desk
+        self._coordinator: Coordinator
         self._schedule: Schedule
 
     @property
@@ -130,21 +130,21 @@ class Federation:
 
     def _open_schedule(self) -> None:
         """Open the schedule of the trial; a dry run has rounds."""
-        self._desk, choice = self.desk(), self.plan.choices["schedule"]
+        self._coordinator, choice = self.coordinator(), self.plan.choices["schedule"]
         if "open_schedule" in choice.hooks and not self.plan.dry:
-            self._schedule = choice.call("open_schedule", desk=self._desk)
+            self._schedule = choice.call("open_schedule", coordinator=self._coordinator)
         else:
             self._schedule = Rounds(self)
 
     @property
     def totals(self) -> Totals:
         """The totals of the current round."""
-        return self._desk.totals
+        return self._coordinator.totals
 
-    def desk(self) -> Desk:
+    def coordinator(self) -> Coordinator:
         """Return what a schedule does with the server and the clients of the trial."""
         arguments = self._server_side, self._stages, self._who
-        return Desk(self.plan, self.pool, *arguments, self._parked)
+        return Coordinator(self.plan, self.pool, *arguments, self._parked)
 
     def _build_validation(self) -> None:
         """Check uploads and replies by what the server has learned."""
@@ -174,8 +174,8 @@ class Federation:
     def _round(self, number: int) -> tuple[Row, list[int]]:
         start, settings = time.perf_counter(), self.plan.settings
         last = number + 1 == settings.rounds
-        self._desk.begin(number)
-        totals = self._desk.totals = Totals(malicious=self.server.malicious)
+        self._coordinator.begin(number)
+        totals = self._coordinator.totals = Totals(malicious=self.server.malicious)
         # 1. Who takes part. 2. What each downloads. 3. Local training and upload, wherever the
         # clients live. From here on the round's clients are those that answered.
         uploads = self._schedule.collect(number)
@@ -196,7 +196,7 @@ class Federation:
             members, everyone = self._who.members, settings.eval_clients == "all"
             chosen = members.numbers(number) if everyone else clients
             totals.unscored = self._who.lost(number, "unscored", [*chosen, *members.unseen])
-            chosen = self._desk.to_evaluate(chosen, last=last or bool(ended))
+            chosen = self._coordinator.to_evaluate(chosen, last=last or bool(ended))
             self.evaluate_clients(chosen, number, totals)
             totals.add_metrics(figures_of(self.plan.metrics, totals.counts))
             totals.add_domains(self.plan.domains(self.trial))

@@ -1,4 +1,4 @@
-"""Types for schedules: the desk of a run, and uploads with their versions.
+"""Types for schedules: the coordinator of a run, and uploads with their versions.
 
 Public as ``protofl.schedules``.
 """
@@ -15,7 +15,7 @@ from protofl.errors import UsageError
 from protofl.federation.clients.evaluation import counts_in
 from protofl.federation.jobs import jobs
 from protofl.federation.jobs.jobs import TrainReply
-from protofl.federation.jobs.pool_interface import ClientFiles, Flights, Pool, Presence
+from protofl.federation.jobs.pool_interface import AsynchronousPool, ClientFiles, Pool, Presence
 from protofl.federation.plan.plan import Plan
 from protofl.federation.round.participation import Participation
 from protofl.federation.round.round_stages import Stages
@@ -26,7 +26,7 @@ from protofl.hooks.transport.rules import Fault
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.atomic import ScratchFolder
 
-__all__ = ["Desk", "Schedule", "TrainReply"]
+__all__ = ["Coordinator", "Schedule", "TrainReply"]
 
 
 class Schedule(Protocol):
@@ -57,10 +57,10 @@ class Schedule(Protocol):
         ...
 
 
-class Desk:
-    """What a schedule does with the server and the clients of a trial.
+class Coordinator:
+    """Access of a schedule to the server and the clients of a trial.
 
-    A client in flight has downloaded and not yet uploaded. It trains at any time between; its new
+    A client in training has downloaded and not yet uploaded. It trains at any time between; its new
     state lies in a file until its upload is accepted.
 
     In virtual time a schedule calls `downloads` and `train`. In real time it calls `send`, which
@@ -92,13 +92,13 @@ class Desk:
     ) -> None:
         self.plan, self._side, self._stages, self._who = plan, side, stages, who
         self.step, self.totals = 0, Totals()
-        self._scratch = ScratchFolder("protofl-flights-", folder)
+        self._scratch = ScratchFolder("protofl-tasks-", folder)
         self._files: dict[int, str] = {}
         self._pool, self._away = pool, set[int]()
         self._scores: dict[int, tuple[int, jobs.EvaluateReply, Payload]] = {}
         self._evaluated: dict[int, int] = {}
         waits = "open_schedule" not in plan.choices["schedule"].hooks  # rounds
-        self.real_time = who.clock is None and isinstance(pool, Flights) and not waits
+        self.real_time = who.clock is None and isinstance(pool, AsynchronousPool) and not waits
 
     @property
     def clock(self) -> Clock:
@@ -141,26 +141,26 @@ class Desk:
         """Return what a client would download now, without sending it."""
         return self._side.next_download(client)
 
-    def train(self, flights: Mapping[int, tuple[int, bytes]]) -> dict[int, TrainReply]:
+    def train(self, tasks: Mapping[int, tuple[int, bytes]]) -> dict[int, TrainReply]:
         """Train clients, several at a time; return {client: reply} without lost clients.
 
         A client's state does not change before `accept`.
 
         Args:
-            flights: {client: step at which it downloaded, and its download}.
+            tasks: {client: step at which it downloaded, and its download}.
         """
         skip = self.plan.settings.on_lost_client == "skip"
         work = []
-        for client, (step, blob) in flights.items():
+        for client, (step, blob) in tasks.items():
             work.append(self._training(client, step, blob, skip))
-        self._stages.begin("train", [*flights], "before_upload")
+        self._stages.begin("train", [*tasks], "before_upload")
         return self._stages.replies("train", work, TrainReply, self.totals)
 
-    def accept(self, flights: Mapping[int, tuple[int, TrainReply]]) -> dict[int, Payload]:
+    def accept(self, tasks: Mapping[int, tuple[int, TrainReply]]) -> dict[int, Payload]:
         """Check uploads together, and give clients the states with which they sent them.
 
         Args:
-            flights: {client: step at which it downloaded, and the reply of its training}.
+            tasks: {client: step at which it downloaded, and the reply of its training}.
 
         Returns:
             The accepted uploads, with their ``version`` and ``staleness``.
@@ -168,19 +168,19 @@ class Desk:
         Raises:
             RunFailure: An upload is not as it should be, and the run is to stop then.
         """
-        replies = {client: reply for client, (_, reply) in sorted(flights.items())}
+        replies = {client: reply for client, (_, reply) in sorted(tasks.items())}
         arguments = self._side, self.plan, self._stages
         uploads = admit_uploads(replies, self.step, self.totals, *arguments)
         work = []
         for client, upload in uploads.items():
-            upload.version = flights[client][0]
+            upload.version = tasks[client][0]
             upload.staleness = self.step - upload.version
             work.append(jobs.Load(client, self._file(client, upload.version)))
             self.totals.absent.pop(client, None)
             self.totals.trained[client] = replies[client].samples
         self._stages.replies("train", work, jobs.Reply, self.totals)
         self._who.hear({client: replies[client] for client in uploads})
-        for client, (step, _) in flights.items():
+        for client, (step, _) in tasks.items():
             file = self._file(client, step)
             unneeded = self._files.pop(client, None) if client in uploads else file
             if unneeded is not None:
@@ -190,7 +190,7 @@ class Desk:
         return uploads
 
     def drop(self, client: int, step: int, reason: str) -> None:
-        """Leave out the upload of a client in flight; the client stays what it was before.
+        """Leave out the upload of a client in training; the client stays what it was before.
 
         Args:
             client: The client.
@@ -205,8 +205,8 @@ class Desk:
         return jobs.Train(client, step, blob=blob, may_fail=may_fail, may_be_undone=True, file=file)
 
     def _file(self, client: int, step: int) -> str:
-        """Return the file of a client in flight; in real time a name, of which the pool knows."""
-        name = f"flight-{client:05d}-{step}.safetensors"
+        """Return the file of a client in training; in real time a name, of which the pool knows."""
+        name = f"task-{client:05d}-{step}.safetensors"
         return name if self.real_time else str(self._scratch.file(name))
 
     def _remove(self, file: str) -> None:
@@ -217,7 +217,7 @@ class Desk:
 
     def reachable(self) -> np.ndarray:
         """Return the members whose machines are there and have nothing to do, ascending."""
-        assert isinstance(self._pool, Presence) and isinstance(self._pool, Flights)
+        assert isinstance(self._pool, Presence) and isinstance(self._pool, AsynchronousPool)
         there = {*self._pool.present()}.difference(self._pool.busy())
         return np.array([c for c in self.members().tolist() if c in there], dtype=np.int64)
 
@@ -230,7 +230,7 @@ class Desk:
         Returns:
             {client: its download}.
         """
-        assert isinstance(self._pool, Flights)
+        assert isinstance(self._pool, AsynchronousPool)
         downloads = self.downloads(clients)
         skip = self.plan.settings.on_lost_client == "skip"
         for client, blob in sorted(downloads.items()):
@@ -243,21 +243,21 @@ class Desk:
         return downloads
 
     def arrived(self, seconds: float) -> dict[int, TrainReply | None]:
-        """Return {client: reply of its training, None for a lost client} of flights that ended.
+        """Return {client: reply of its training, None for a lost client} of tasks that ended.
 
         Args:
             seconds: How long to wait, at most, until there is one.
         """
-        assert isinstance(self._pool, Flights)
+        assert isinstance(self._pool, AsynchronousPool)
         result: dict[int, TrainReply | None] = {}
         for job, reply in self._pool.arrived(seconds):
             if isinstance(job, jobs.Evaluate):
                 self._take_score(job, reply)
                 continue
-            flight = jobs.of_client(job)
-            self._away.discard(flight.client)
-            taken = self._stages.take("train", flight, reply, TrainReply, self.totals)
-            result[flight.client] = taken
+            task = jobs.of_client(job)
+            self._away.discard(task.client)
+            taken = self._stages.take("train", task, reply, TrainReply, self.totals)
+            result[task.client] = taken
         return result
 
     def _take_score(self, job: jobs.Evaluate, reply: jobs.Reply) -> None:
@@ -281,8 +281,8 @@ class Desk:
         """Return the clients to evaluate at the end of this step.
 
         In real time only the last step evaluates clients, and only those that have nothing to do.
-        The others have the scores that came with their last uploads. If there is none yet, nobody
-        is evaluated.
+        The others have the scores that came with their last uploads. Without a score yet, none is
+        evaluated.
 
         Args:
             clients: The clients that count.
@@ -290,7 +290,7 @@ class Desk:
         """
         if not self.real_time:
             return [*clients]
-        assert isinstance(self._pool, Presence) and isinstance(self._pool, Flights)
+        assert isinstance(self._pool, Presence) and isinstance(self._pool, AsynchronousPool)
         there, busy = {*self._pool.present()}, {*self._pool.busy()}
         asked = [client for client in clients if last and client in there and client not in busy]
         known = [c for c in clients if c in self._scores and c in there and c not in asked]
@@ -313,11 +313,11 @@ def check_pool(plan: Plan, pool: Pool) -> None:
         UsageError: They keep the clients' files.
     """
     choice, keeps = plan.choices["schedule"], isinstance(pool, ClientFiles)
-    if "open_schedule" in choice.hooks and keeps and not isinstance(pool, Flights):
+    if "open_schedule" in choice.hooks and keeps and not isinstance(pool, AsynchronousPool):
         raise UsageError(
             f"--schedule {choice.name}: with --backend {plan.settings.backend} the clients' files "
             "stay on their own machines",
-            "a client in flight has a file with its next state, which is taken or dropped here",
+            "a client in training has a file with its next state, which is taken or dropped here",
             "take --schedule rounds, or another backend",
         )
 

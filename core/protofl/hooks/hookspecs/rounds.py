@@ -124,7 +124,7 @@ class ScheduleSpec:
     and counts as a round: of ``--rounds``, of learning rate schedules, and of random streams.
 
     A schedule that also works in real time, where clients are machines of their own, declares
-    ``real_time = True`` (`Desk.real_time`).
+    ``real_time = True`` (`Coordinator.real_time`).
     """
 
     @hookspec(firstresult=True)
@@ -138,24 +138,28 @@ class ScheduleSpec:
         """
 
     @hookspec(firstresult=True)
-    def try_out(self, desk: schedules.Desk, note: Callable[[str], None], config: Config) -> None:
+    def try_out(
+        self, coordinator: schedules.Coordinator, note: Callable[[str], None], config: Config
+    ) -> None:
         """Try steps of the server that rounds do not have (optional); errors refuse the run.
 
         Called in the dry run after its two rounds, in which both of its clients took part. Nothing
         of it is kept.
 
         Args:
-            desk: The server and two clients; without devices and virtual time.
+            coordinator: The server and two clients; without devices and virtual time.
             note: Takes lines for the user.
             config: The schedule's options.
         """
 
     @hookspec(firstresult=True)
-    def open_schedule(self, desk: schedules.Desk, config: Config) -> schedules.Schedule:
+    def open_schedule(
+        self, coordinator: schedules.Coordinator, config: Config
+    ) -> schedules.Schedule:
         """Return the schedule of a trial (optional). Without this hook the run has rounds.
 
         Args:
-            desk: The server and the clients of the trial, and their devices.
+            coordinator: The server and the clients of the trial, and their devices.
             config: The schedule's options.
         """
 

@@ -1,7 +1,7 @@
 """The dry run: two short rounds on throw-away copies, before the first round.
 
 It finds errors of a composition before training: a loss term that is never returned, a key that
-a hook reads and nobody sends, or shapes that do not fit. `count_flops` counts FLOPs the same way.
+a hook reads and no client sends, or shapes that do not fit. `count_flops` counts FLOPs alike.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def dry_run(
 
     def try_schedule(federation: Federation) -> None:
         sizes.append(host.beside_models())
-        plan.choices["schedule"].call("try_out", desk=federation.desk(), note=note)
+        plan.choices["schedule"].call("try_out", coordinator=federation.coordinator(), note=note)
 
     try:
         with watching.randomness.noticed():

@@ -104,7 +104,7 @@ def test_a_buffer_of_all_clients_equals_rounds_to_the_last_bit(method, tmp_path,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["buffered", "continuous"])
-def test_one_client_in_flight_equals_training_in_sequence(schedule, tmp_path, nodes):
+def test_one_client_in_training_equals_training_in_sequence(schedule, tmp_path, nodes):
     options = {"timing.concurrency": 1, "timing.mixing": 1}
     given = {"participation": 1 / 3}
     out = tmp_path / "deployed"
@@ -296,5 +296,5 @@ class Virtual:
     """A schedule that knows virtual time alone."""
 
     @pf.hookimpl
-    def open_schedule(self, desk):
+    def open_schedule(self, coordinator):
         """Return nothing."""

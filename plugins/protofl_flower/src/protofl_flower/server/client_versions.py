@@ -46,11 +46,11 @@ class Versions:
         self._now[client] = version
 
     def flown(self, client: int, file: str, version: str) -> None:
-        """Note that a client in flight has trained; a `Load` of the file makes it count."""
+        """Note that a client in training has trained; a `Load` of the file makes it count."""
         self._flown[client] = file, version
 
     def answer(self, header: Mapping[str, Any]) -> pf.backends.Reply:
-        """Do a job that needs no node: save, undo, or load what a client in flight has become."""
+        """Do a job that needs no node: save, undo, or load what a client in training has become."""
         client, kind = header["client"], header["kind"]
         if kind == "Load" and self._flown.get(client, ("",))[0] == header["path"]:
             self._now[client] = self._flown.pop(client)[1]

@@ -52,7 +52,7 @@ class BackendOptions(Protocol):
 
 @dataclass
 class SentJobs:
-    """Jobs of a client in flight.
+    """Jobs of a client in training.
 
     Attributes:
         site: The client's site.
@@ -91,7 +91,7 @@ class SitePool:
     _sent: dict[str, SentJobs] = field(default_factory=dict)
     _lost_at_once: list[tuple[pf.backends.Job, pf.backends.Reply]] = field(default_factory=list)
     _quiet: tuple[float, float] = (0.0, FIRST)
-    """Since when nobody has answered, and after how many seconds a line says so."""
+    """Since when no node has answered, and after how many seconds a line says so."""
 
     def __post_init__(self) -> None:
         self.report: Callable[[str], None] = lambda line: None
@@ -156,7 +156,7 @@ class SitePool:
     def close(self) -> None:
         """Do nothing: nodes outlive the run."""
 
-    # --- clients in flight ----------------------------------------------------------------------
+    # --- clients in training ----------------------------------------------------------------------
 
     def send(self, jobs: Sequence[pf.backends.Job]) -> None:
         """Send a client its jobs in one message, and return at once."""
@@ -180,7 +180,7 @@ class SitePool:
             transport = self.deployment.transport
             for delivery in transport.receive([*self._sent]) if self._sent else ():
                 if delivery.ticket in self._sent:
-                    result += self._landed(self._sent.pop(delivery.ticket), delivery)
+                    result += self._arrived(self._sent.pop(delivery.ticket), delivery)
             now, limit = time.monotonic(), self.config.deadline
             late = [t for t, sent in self._sent.items() if limit and now - sent.since > limit]
             for sent in map(self._sent.pop, late):
@@ -192,7 +192,7 @@ class SitePool:
             time.sleep(min(self.config.poll, end - now))
 
     def _say_who_is_waited_for(self, now: float, *, answered: bool) -> None:
-        """Name the nodes with clients in flight, if none has answered for a while."""
+        """Name the nodes with clients in training, if none has answered for a while."""
         since, after = self._quiet
         if answered or not self._sent or not since:
             self._quiet = now, FIRST
@@ -201,10 +201,10 @@ class SitePool:
             self.report(f"waiting for {names} to answer: {now - since:.0f} s")
             self._quiet = since, 2 * after
 
-    def _landed(
+    def _arrived(
         self, sent: SentJobs, delivery: Delivery
     ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
-        """Yield the replies of a client in flight; a node that lost its plan gets it again."""
+        """Yield the replies of a client in training; a node that lost its plan gets it again."""
         if not self._lacks_plan(delivery):
             yield from self._taken(sent.site, sent.jobs, delivery)
             return
