@@ -48,7 +48,7 @@ ACCURACIES = (
 class EventLines:
     """Progress of a run that is also written as lines.
 
-    If nobody can read or take the lines any more (a closed pipe, a full disk), the run goes on
+    If the lines can no longer be read or written (a closed pipe, a full disk), the run goes on
     without them, and a note says so.
 
     Args:

@@ -176,11 +176,11 @@ class ShownPlugin(Output):
     ablations: dict[str, str] | None
     """Options of each ablation of the paper of a method."""
     facts: dict[str, str] | None
-    """Of a model group, data set or command: other facts, by name."""
+    """Other facts about a model group, data set or command, by name."""
     architectures: list[Architecture] | None
-    """Of a model group: its architectures; null if they depend on an argument."""
+    """Architectures of a model group; null if they depend on an argument."""
     reproductions: list[Reproduction] | None
-    """Of a collection of reproductions: its reproductions."""
+    """Reproductions of a collection."""
     others: list[str]
     """Other kinds with a plugin of this name."""
 
@@ -197,7 +197,7 @@ class ShownHook(Output):
     called: str
     """When it is called."""
     returns: str
-    """What it returns."""
+    """Return value of the hook."""
     text: str
     """Documentation."""
     example_of: str
@@ -374,12 +374,12 @@ class PublishedFigure(Output):
 
 
 class Reveal(Output):
-    """What a key of the uploads reveals."""
+    """Information that a key of the uploads reveals."""
 
     key: str
     """Key, as declared."""
     reveals: str
-    """What a curious server learns about the client's data."""
+    """Information that a curious server learns about the client's data."""
 
 
 class CardOption(Output):
@@ -407,7 +407,7 @@ class Card(Output):
     target: str
     """MODULE:CLASS."""
     shares: str | None
-    """What clients share, as the page says it."""
+    """Parts that clients share, as the page says."""
     has_page: bool
     """True if the method has a hand-written page."""
     page: str
@@ -415,7 +415,7 @@ class Card(Output):
     options: list[CardOption]
     """Options."""
     reveals: list[Reveal]
-    """What a curious server learns from each key of the uploads."""
+    """Information that a curious server learns from each key of the uploads."""
     measured: Measured
     """Payload sizes and costs."""
     benchmark: list[BenchmarkFigure]

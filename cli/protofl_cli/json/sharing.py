@@ -23,7 +23,7 @@ class Published(Output):
     notes: list[str]
     """Notes for the user."""
     left_out: list[str]
-    """What is not published."""
+    """Parts that are not published."""
 
 
 class RepeatedRun(Output):
@@ -68,13 +68,13 @@ class Verified(Output):
     """True if nothing that was checked differs; otherwise the exit code is 1. Without a repeated
     run it does not say that the figures are right."""
     what: str
-    """What was compared, or what is not as published."""
+    """Comparisons that were made, or differences from the publication."""
     repeated: RepeatedRun | None
     """The repeated run; null if none was repeated."""
     not_repeated: list[str]
     """Runs that were not repeated."""
     not_checked: list[str]
-    """What else was not checked."""
+    """Further parts that were not checked."""
     files: int
     """Number of files with a digest."""
     changed: list[str]
@@ -158,4 +158,4 @@ class Leaderboard(Output):
     settings: list[BoardSetting]
     """Settings."""
     notes: list[str]
-    """What is left out, and why."""
+    """Parts that are left out, and why."""

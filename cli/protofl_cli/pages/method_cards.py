@@ -201,7 +201,7 @@ def _reveals(card: MethodCard) -> str:
         "What a curious server learns about a client from each key of its uploads, with the "
         "default options and without `--with`. It follows from the keys that the method declares; "
         "`protofl leak RUN` measures it for a run. Other clients see only downloads; of what one "
-        "client alone has sent, such as the prototype of a class that nobody else has, they see "
+        "client alone has sent, such as the prototype of a class that only it has, they see "
         f"that client's own.\n\n{table(('key', 'reveals'), rows)}"
     )
 

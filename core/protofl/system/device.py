@@ -304,7 +304,7 @@ def precision_on(device: torch.device, asked: str | None, *, recorded: bool = Fa
 
     Args:
         device: Where the run computes.
-        asked: The option; None if nobody has set it.
+        asked: The option; None if it is not set.
         recorded: Whether it is that of a recorded run, which may come from another device.
 
     Raises:

@@ -85,7 +85,7 @@ class CodingChecks(Contract):
         raise NotImplementedError
 
     def carried(self, *among: str) -> list[str]:
-        """What the transform does not refuse to carry."""
+        """Payloads that the transform does not refuse."""
         raise NotImplementedError
 
     def test_what_is_decoded(self) -> None:

@@ -168,7 +168,7 @@ class Contract:
                 expect(False, f"{name} is not a hook and is never called; did you mean {near[0]}?")
             expect(
                 not inspect.iscoroutinefunction(value),
-                f"{name} is a coroutine, which nobody waits for",
+                f"{name} is a coroutine, which is never awaited",
             )
 
     def test_words(self) -> None:

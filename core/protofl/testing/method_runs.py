@@ -25,7 +25,7 @@ from protofl.testing.method_federations import (
 )
 
 LONELY = [[8, 0, 0, 0, 0], [3, 4, 2, 0, 0], [0, 5, 0, 6, 0], [4, 4, 4, 0, 0]]
-"""Client 0 has one class, client 2 one that nobody else has; the last class nobody has."""
+"""Client 0 has one class, client 2 one that no other client has; no client has the last class."""
 
 
 class RunChecks(MethodFederations):

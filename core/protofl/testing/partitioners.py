@@ -123,7 +123,7 @@ class PartitionerContract(Contract):
         if figure_title:
             self.remarks.append(f"it leaves out {figure_title}")
         told = "; ".join(f"{case_name}: {missing} samples" for case_name, missing in lost.items())
-        expect(not lost or bool(figure_title), f"nobody gets {told}; say so: leaves_out = '…'")
+        expect(not lost or bool(figure_title), f"no client gets {told}; say so: leaves_out = '…'")
 
     def test_every_client_gets_enough(self) -> None:
         """Every client gets at least the samples asked for, or a note says who does not."""

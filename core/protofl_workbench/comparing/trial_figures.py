@@ -108,7 +108,7 @@ class WorseOff:
         return titles.get(self.name, "what these lose (%)")
 
     def of(self, trial: Trial) -> float:
-        """Return the figure of a trial; NaN without a trial of ``local``, or if nobody loses.
+        """Return the figure of a trial; NaN without a trial of ``local``, or if no client loses.
 
         Raises:
             UsageError: The accuracies of clients are not recorded.

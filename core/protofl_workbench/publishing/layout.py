@@ -23,7 +23,7 @@ from protofl.system.files.atomic import parse_json, write_file
 from protofl.system.files.checksums import Damaged, check_plain_file
 
 PUBLICATION = "publication.json"
-"""What is published: title, authors, license, runs, plugins, and what is left out."""
+"""Content of a publication: title, authors, license, runs, plugins, and parts left out."""
 
 ENVIRONMENT, REQUIREMENTS = "environment.json", "requirements.txt"
 README, CITATION = "README.md", "CITATION.cff"

@@ -168,7 +168,7 @@ def publish(
     if not people:
         note("no author is named: add --author 'NAME <ORCID>'")
     if not given_license["url"]:
-        note("no license is given, so nobody may reuse the folder: add --license CC-BY-4.0")
+        note("no license is given, so the folder may not be reused: add --license CC-BY-4.0")
     return Publication(target, digest, tuple(names), len(files), size, values)
 
 

@@ -1,6 +1,6 @@
 """`verify`: check a published folder, and do one of its runs again.
 
-Digests only show that nobody changed the folder since somebody wrote ``SHA256SUMS``. So rows,
+Digests only show that the folder is as it was when ``SHA256SUMS`` was written. So rows,
 summaries, page and figures are compared with what follows from the configuration and the rows
 (`derivation`). Whether the rows are those of the run is known only for a run that is repeated.
 
@@ -265,7 +265,7 @@ def _options(
     file = folder / layout.RUNS / str(about["name"]) / CONFIG
     config: dict[str, Any] = parse_json(file.read_bytes())
     for name in UNRECORDED - {"backend", "profile"}:
-        config.pop(name, None)  # such as trackers, which nobody asked for here
+        config.pop(name, None)  # such as trackers, which are not wanted here
     if classes := config.get("classes"):
         places = {label: _inside(folder, place) for label, place in classes.items()}
         config["classes"] = places

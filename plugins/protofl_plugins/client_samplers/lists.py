@@ -37,7 +37,7 @@ def _read(path: str, clients: int, stamp: tuple[int, int]) -> list[list[int]]:
         if entries:
             rounds.append(participants)
     if not rounds:
-        raise pf.UsageError(f"{path} lists nobody", do="write a round's clients in a line")
+        raise pf.UsageError(f"{path} lists no client", do="write a round's clients in a line")
     return rounds
 
 

@@ -50,7 +50,7 @@ class Loss:
         generator: np.random.Generator,
         config: Config,
     ) -> list[int]:
-        """Draw the candidates; those nobody has heard of come first, then by loss."""
+        """Draw the candidates; those without a known loss come first, then by loss."""
         num_candidates = min(len(clients), round(config.candidates * count))
         drawn = draw_by_size(clients, sizes, num_candidates, 1.0, generator)
         known = np.where(np.isnan(losses[drawn]), np.inf, losses[drawn])

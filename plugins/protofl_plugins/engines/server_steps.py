@@ -387,7 +387,7 @@ class _Memory:
 
     @property
     def changed(self) -> list[Tensor]:
-        """What a step changes."""
+        """Tensors that a step changes."""
         return [*self._changes, self._passed]
 
     @property

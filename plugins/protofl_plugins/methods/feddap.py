@@ -15,7 +15,7 @@ CVPR 2026 (arXiv 2604.06795).
 Inference: the shared model's head.
 
 A sample whose class has no prototype adds 0 to the term that needs it. A class and domain that
-nobody in the round has keeps its prototype. The paper needs data with domains. Where a client's
+no client of the round has keeps its prototype. The paper needs data with domains. Where a client's
 domain is not known (`Client.domain`), the client is a domain of its own.
 """
 

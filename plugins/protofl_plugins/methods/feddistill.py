@@ -11,7 +11,7 @@ Augmentation under Non-IID Private Data", 2018 (arXiv:1811.11479), Algorithm 1; 
     s   softmax        ℓ   cross-entropy        M_c   clients that have sent a row of class c
 
 Outputs are collected in train mode before each step. A class that no other client has sent adds
-nothing; one that nobody has sent in a round keeps its last mean (``absent``). Inference is by the
+nothing; one that no client sent in a round keeps its last mean (``absent``). Inference is by the
 client's own head.
 
 The code that produced the figures of FedTGP and FedKTL averages the scores before the softmax

@@ -11,7 +11,7 @@ Learning", IJCAI 2022, Algorithm 1.
     layer      the server's before: 1/M · Σ_i that of the clients; w_g's afterwards: the server's
     w_g        1/M_g · Σ_i w_i over the round's clients of architecture g
 
-x are public samples, on the server alone. Var is over classes. On a sample where nobody dissents
+x are public samples, on the server alone. Var is over classes. On a sample where no client dissents
 the λ term is 0. The layer that all share is here the classifier on the K features. The server
 trains by SGD with momentum 0.9; with ``epochs=paper`` by FedPKD's Adam at 0.001 ("for each client
 and server training", its section V.A). Its model persists; clients infer by their architecture's.

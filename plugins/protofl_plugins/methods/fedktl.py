@@ -18,7 +18,7 @@ Pre-trained Generator to Clients in Heterogeneous Federated Learning", CVPR 2024
 round, trains it and forgets it. A step takes a mini-batch of pairs, `guide_batch`, and a server's
 step a batch of B_S prototypes; Eq. 2 and 4 are then over the classes of that batch. F's hidden
 layer is as wide as its input, K → K → H, as in published code. F keeps its weights from round to
-round, Adam starts afresh. A class that nobody has sent in a round keeps its last Q̄^c (`absent`).
+round, Adam starts afresh. A class that no client has sent in a round keeps its last Q̄^c (`absent`).
 Inference: the class whose v_c has the largest cosine with g_i(x).
 """
 

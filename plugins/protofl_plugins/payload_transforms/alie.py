@@ -9,11 +9,11 @@ Algorithm 3. For every number that is sent
 
 with n clients in the round, m of them malicious: with s honest ones beyond μ − z·σ the forged
 values look like the majority's. With few clients z_max is small, and 0 for ten of which two are
-malicious: they then send their mean, which harms nobody. The paper's own experiments choose z too.
+malicious: they then send their mean, which does no harm. The paper's own experiments choose z too.
 
 μ and σ are those of the malicious clients' honest values, as in the paper, whose attacker knows
-nobody else; ``knows=all`` takes those of all clients, an attacker stronger than the paper's. Class
-rows are compared class by class, each over the clients that have the class; other tensors over the
+no other client; ``knows=all`` takes those of all clients, more than in the paper. Class rows
+are compared class by class, each over the clients that have the class; other tensors over the
 clients that send one of the same shape. What a single known client sends has no deviation.
 
 Forging needs several uploads at once. In a run they come together only on the server, so it is done

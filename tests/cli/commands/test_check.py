@@ -85,7 +85,7 @@ def test_a_class_that_is_not_installed(cli, tmp_path, form, monkeypatch):
     assert json.loads(result.stdout)["plugin"] == "partitioner/rounds"
     result = cli("check", form, "--set", "start=3", "--debug")
     assert result.exit_code == 1
-    assert "nobody gets" in result.stdout and "failed" in result.stdout
+    assert "no client gets" in result.stdout and "failed" in result.stdout
     assert "Traceback" in result.stderr
 
 

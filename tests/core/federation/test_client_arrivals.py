@@ -271,7 +271,7 @@ def test_options_are_given_again_as_they_were_typed(tmp_path, toys):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"unseen": 8}, "--unseen 8 of 8 clients leaves nobody to train"),
+        ({"unseen": 8}, "--unseen 8 of 8 clients leaves no client to train"),
         ({"unseen": 1.5}, "--unseen 1.5 clients"),
         ({"unseen": -1}, "--unseen -1 is not possible"),
         ({"unseen": 0, "fine_tune": 3}, "--fine-tune 3: no client is unseen"),
@@ -279,7 +279,7 @@ def test_options_are_given_again_as_they_were_typed(tmp_path, toys):
         ({"join_round": "4:0.5"}, "--join-round 4 is not a later round of this run"),
         ({"join_round": "0:0.5"}, "--join-round 0 is not a later round of this run"),
         ({"join_round": "1:1.5"}, "--join-round 1:1.5: no share of the clients"),
-        ({"join_round": "1:0.6,2:0.5"}, "nobody is left for the first rounds"),
+        ({"join_round": "1:0.6,2:0.5"}, "no client is left for the first rounds"),
         ({"join_round": "soon"}, "--join-round soon names no rounds"),
         ({"join_round": True}, "join_round is true"),
         ({"join_round": "1:0.5", "min_clients": 4}, "a round has 3 participants"),

@@ -458,7 +458,7 @@ def test_a_replay_waits_for_everybody(tmp_path, toys):
             "--over-select 1 samples no",
         ),
         ({"devices": "tiers", "deadline": 0}, "--deadline 0 is not possible"),
-        ({"min_clients": 0, "eval_clients": "participants"}, "may have nobody to evaluate"),
+        ({"min_clients": 0, "eval_clients": "participants"}, "no client may be left to evaluate"),
         ({"devices": "tires"}, "unknown device-model 'tires'"),
         ({"devices": "trace"}, "device-model 'trace' needs an argument"),
         ({"devices": "trace:none.csv"}, r"the trace .*none\.csv cannot be read"),

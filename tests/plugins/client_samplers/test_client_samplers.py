@@ -131,7 +131,7 @@ def test_a_list_begins_again_and_leaves_out_who_is_away(tmp_path):
         ("-1\n", r"line 1: '-1' is not a client"),
         ("²\n", r"line 1: '²' is not a client"),
         ("0 1 0\n", r"line 1: client 0 stands there twice"),
-        ("# nobody\n", r"lists nobody"),
+        ("# nobody\n", r"lists no client"),
         (b"\xff\xfe", r"is not text: byte 0"),
     ],
 )

@@ -249,7 +249,7 @@ def test_a_simulation_says_that_secret_noise_protects_nobody(noisy):
     assert any(
         "gaussian-noise: the noise of a simulation" in n for n in noisy(secret=True).plan.notes
     )
-    assert not any("protects nobody" in note for note in noisy(secret=False).plan.notes)
+    assert not any("protects no client" in note for note in noisy(secret=False).plan.notes)
 
 
 def test_a_transform_that_draws_secretly_must_declare_it(noisy):

@@ -379,7 +379,7 @@ class ClientStore:
             write_tensors(path, *packed)
 
     def snapshot(self, client: int, path: Path) -> Packed | None:
-        """Return a client's tensors in host memory, where nobody changes them.
+        """Return a client's tensors in host memory, where they do not change.
 
         None for a client that lies in a file already, which is linked as in `save`.
         """

@@ -130,7 +130,7 @@ class Host:
 
     Attributes:
         on_steps: Takes a client and how many mini-batches of its job are done, a few times a
-            second while a job is done whose mini-batches are followed; None for nobody.
+            second while a job is done whose mini-batches are followed; None otherwise.
         unwritten: See `protofl.federation.jobs.pool_interface.LeavesFiles`.
         one_by_one: Whether clients train one at a time with every engine, as in the dry run.
         secret: As given. A host of machines that a server does not own sets it before each job, to

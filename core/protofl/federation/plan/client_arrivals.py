@@ -39,7 +39,7 @@ def count_unseen(clients: int, unseen: float) -> int:
         unseen: A share below 1, of which there is one client at least; from 1 on a number.
 
     Raises:
-        UsageError: It is no whole number, or leaves nobody to train.
+        UsageError: It is not a whole number, or no client is left to train.
     """
     if not unseen:
         return 0
@@ -48,7 +48,7 @@ def count_unseen(clients: int, unseen: float) -> int:
         raise UsageError(f"--unseen {unseen:g} clients", do="give a share below 1, or a number")
     if count >= clients:
         raise UsageError(
-            f"--unseen {unseen:g} of {clients} clients leaves nobody to train",
+            f"--unseen {unseen:g} of {clients} clients leaves no client to train",
             do="take a smaller share, or more clients",
         )
     return count
@@ -151,7 +151,7 @@ def check_arrivals(settings: Any, rounds: int) -> None:  # noqa: ANN401 - the op
             raise UsageError(f"--join-round {number}:{share:g}: no share of the clients", do=JOINS)
     if joins and sum(_counts(joins, seen)) >= seen:
         raise UsageError(
-            f"--join-round {settings.join_round}: nobody is left for the first rounds",
+            f"--join-round {settings.join_round}: no client is left for the first rounds",
             f"{seen} clients train, and {sum(_counts(joins, seen))} are to come later",
             "take smaller shares",
         )

@@ -151,7 +151,7 @@ class Plan:
             home: See `resolve`.
             data: Data to use instead of loading the data set.
             set_by: {option: who set it} of given options that the user did not type; empty for
-                those that nobody set.
+                those that were not set.
             recorded: See `resolve`.
 
         Raises:

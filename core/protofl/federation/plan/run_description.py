@@ -1,4 +1,4 @@
-"""What hooks may know of a run, and what its methods require of it."""
+"""Facts about a run that hooks may know, and the requirements of its methods."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def about_noise(transform: str) -> str:
     """Return the note about a transform's noise in a simulation."""
     return (
         f"{transform}: the noise of a simulation can be repeated with the seed and protects "
-        "nobody; only nodes of a deployment have secrets"
+        "no client; only nodes of a deployment have secrets"
     )
 
 

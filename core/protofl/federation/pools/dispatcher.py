@@ -32,7 +32,7 @@ class JobQueue:
         hosts: The hosts.
         jobs: The jobs.
         on_steps: Takes a client and how many mini-batches of its job are done, in the thread that
-            reads the replies; None for nobody.
+            reads the replies; None if it is not reported.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Dispatcher:
     Attributes:
         report: Takes a line for the user, in the thread that runs the jobs.
         on_steps: Takes a client and how many mini-batches of its job are done, in the thread that
-            runs the jobs; None for nobody.
+            runs the jobs; None if it is not reported.
     """
 
     cores = staticmethod(usable_cores)

@@ -246,7 +246,7 @@ def check_participation(plan: Plan) -> None:
         )
     if settings.min_clients == 0 and settings.eval_clients == "participants":
         raise UsageError(
-            "--min-clients 0 with --eval-clients participants: a round may have nobody to evaluate",
+            "--min-clients 0 with --eval-clients participants: no client may be left to evaluate",
             do="take --min-clients 1, or --eval-clients all",
         )
     if settings.devices is None:

@@ -58,7 +58,7 @@ class Moment:
     Attributes:
         seconds: The moment.
         clients: Those who are there, ascending; None for all.
-        until: When each client [M] leaves; None where nobody does.
+        until: When each client [M] leaves; None if no client does.
     """
 
     seconds: float

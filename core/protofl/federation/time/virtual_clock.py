@@ -25,7 +25,7 @@ def end_of_round(
 ) -> tuple[float, dict[int, str]]:
     """Return when a round ends, and who is absent from it.
 
-    It ends when as many replies as are awaited have come, or when there is nobody left to wait for,
+    It ends when as many replies as are awaited have come, or when no client is left to wait for,
     and at the deadline.
 
     Args:

@@ -223,7 +223,7 @@ class UploadValidation:
     def _is_alone(self, client: int, name: str, headers: Mapping[int, Header]) -> bool:
         """Return True if a client adds a tensor to a part that others send without it.
 
-        Layers of an own architecture, and parts that nobody else sends, may differ.
+        Layers of an own architecture, and parts that no other client sends, may differ.
         """
         if "/" not in name:
             return False

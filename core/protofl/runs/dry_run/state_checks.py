@@ -79,7 +79,7 @@ class PluginState:
                 if isinstance(value, (nn.Module, nn.Parameter)):
                     raise UsageError(
                         f"{member.name}.__init__ puts {description(value)} on self.{name}",
-                        "nobody trains or saves it, and all clients share it",
+                        "it is not trained or saved, and all clients share it",
                         f"write client.add_module({name!r}, module) in setup_client, on the server "
                         f"server.modules[{name!r}] = module in setup_server",
                     )

@@ -84,7 +84,7 @@ def default_values() -> dict[str, Any]:
 
 
 def usual_values(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that a run records of options which nobody has set.
+    """Return the values that a run records of options that were not set.
 
     They are the defaults, except where the device decides: ``auto`` is the chosen engine, and on a
     GPU the precision is torch's own.

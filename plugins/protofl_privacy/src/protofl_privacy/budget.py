@@ -18,7 +18,7 @@ TOLERANCE = 1 + 1e-9
 """Factor for rounding: the last of all rounds spends the budget exactly."""
 
 SIMULATED = "epsilon_if_deployed"
-"""The name of ε in the record of a simulation, whose noise can be repeated and protects nobody."""
+"""Name of ε in the record of a simulation, whose noise can be repeated and protects no client."""
 
 
 class BudgetConfig(pf.Config):

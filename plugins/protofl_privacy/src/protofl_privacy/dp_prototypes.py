@@ -20,7 +20,7 @@ samples in every step, so features of other samples change with a sample, and th
 is not bounded by C: no noise on the prototypes alone gives a guarantee.
 
 **Not covered**: what a run reveals beside the upload. Every client reports its loss, its numbers of
-samples and its accuracy. **A simulation's noise protects nobody**: it is drawn from the seed, so
+samples and its accuracy. **A simulation's noise protects no client**: it is drawn from the seed, so
 that runs can be repeated. In a deployment it comes from the node's secret
 (`pf.Client.secret_stream`). It lies on a grid, so the last bits of a sum tell nothing (`grid`).
 Features are float32 and are computed in batches: their rounding may depend on other samples, about

@@ -22,7 +22,7 @@ ATTACKERS = {
     "insider": "also knows the attacked client's extractor, as for a public or shared one",
     "querier": "also gets the scores of the attacked client's model for any sample",
 }
-"""What each attacker knows. The labels of the samples in question are known to all of them."""
+"""Knowledge of each attacker. The labels of the samples in question are known to all of them."""
 
 CHUNK = 256
 """Samples in one forward pass."""

@@ -28,7 +28,7 @@ from protofl_privacy.intervals import Number, bootstrap, rank_area
 
 @dataclass(frozen=True)
 class LabelLeak:
-    """What a key reveals about labels.
+    """Information about labels that a key reveals.
 
     Attributes:
         key: The key of the wire.

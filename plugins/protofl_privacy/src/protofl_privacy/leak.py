@@ -21,7 +21,7 @@ FOLDER, FILE, PICTURE = "leak", "leak.json", "reconstruction.png"
 
 @dataclass
 class Leak:
-    """What the uploads of a run reveal, as far as these attacks find it.
+    """Information in the uploads of a run that these attacks find.
 
     Attributes:
         run: The run folder.

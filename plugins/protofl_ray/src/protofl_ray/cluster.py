@@ -138,8 +138,8 @@ _HOW = "start a cluster with: ray start --head, or leave backend.address out"
 
 
 def _import() -> Any:  # noqa: ANN401 - a module
-    # Read by Ray when it is imported. A report home is nobody's wish who did not ask for it, and
-    # what Ray prints of a death would break the progress bar.
+    # Read by Ray when it is imported. Users did not ask for reports to Ray's makers, and what Ray
+    # prints of a death would break the progress bar.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _TOLD_OTHERWISE)

@@ -9,7 +9,7 @@ class Rehearsal(Output):
     """A rehearsal of a deployment; exit code 1 if the runs differ."""
 
     rows: list[Pair]
-    """What was compared."""
+    """Parts that were compared."""
     folder: str | None
     """Folder of both runs; null for a temporary one, which is removed."""
 

@@ -67,7 +67,7 @@ class Transport(Protocol):
             node: The node.
             text: The message's text.
             blobs: The message's byte strings.
-            seconds: The time after which nobody waits for the response; 0 for Flower's own.
+            seconds: The time after which the response is not awaited; 0 for Flower's own.
             group: The group of the message, for Flower's record.
         """
         ...
@@ -100,7 +100,7 @@ class Deployment:
         transport: The way to the nodes.
         sites: The sites.
         run: The name of the run on the nodes' disks, 16 hexadecimal digits.
-        missing: Names of the sites that nobody waits for any more before the run starts.
+        missing: Names of the sites for which the start of the run no longer waits.
     """
 
     transport: Transport

@@ -106,7 +106,7 @@ def ask_data_sizes(
 def large(deployment: Deployment, told: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """Return a line for a client that tells of more than 90 % of all samples of three or more.
 
-    Nobody can check the number, and means that are weighted by samples follow it.
+    The number cannot be checked, and means that are weighted by samples follow it.
     """
     sizes = {
         client: sum(train) if isinstance(train, list) else train

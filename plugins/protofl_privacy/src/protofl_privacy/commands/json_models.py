@@ -21,7 +21,7 @@ class Number(Output):
 
 
 class AttackedKey(Output):
-    """What each attack found in a key, at its strongest, as text."""
+    """Strongest result of each attack on a key, as text."""
 
     key: str
     """Key of the uploads."""
@@ -118,7 +118,7 @@ class Property(Output):
 
 
 class LeakOutput(Output):
-    """What the uploads of a run reveal, as far as the attacks find it."""
+    """Information in the uploads of a run that the attacks find."""
 
     method: str
     """The method of the run."""
