@@ -127,7 +127,7 @@ class ModelGroupContract(Contract):
             expect(known, f"{key} {named!r} is none of {', '.join(names)}")
 
     def test_architectures(self) -> None:
-        """The group's architectures have different names, and heads that can be told apart."""
+        """The group's architectures have different names, and distinguishable heads."""
         members = self.members()
         for group in (members, self.server_members()):
             for member in group:

@@ -1,4 +1,4 @@
-"""The style of figures for papers: widths of columns, fonts, and colours that can be told apart."""
+"""The style of figures for papers: widths of columns, fonts, and distinguishable colours."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class SweepResult:
 
     @property
     def ties(self) -> list[PointResult]:
-        """Complete points that cannot be told apart from the best one, without the best."""
+        """Complete points that do not differ from the best one, without the best."""
         best = self.best
         if best is None:
             return []

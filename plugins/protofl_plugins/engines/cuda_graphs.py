@@ -78,7 +78,7 @@ class CUDAGraphs:
         """Options."""
 
         streams: int = pf.Field(
-            8, ge=1, description="clients trained at once, each on a stream in memory of its own"
+            8, ge=1, description="clients trained at once, each on a stream in separate memory"
         )
         last: Literal["auto", "capture", "plain"] = pf.Field(
             "auto",

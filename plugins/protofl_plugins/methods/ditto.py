@@ -1,4 +1,4 @@
-"""Ditto: clients train a model of their own near the shared model.
+"""Ditto: clients train a second model near the shared model.
 
 Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021 (arXiv
 2012.04221), Eq. 1 and algorithm 1, with FedAvg as the solver of G(·).
@@ -24,7 +24,7 @@ from protofl_plugins.shared import weights
 
 
 class Ditto:
-    """Clients train a model of their own near the shared model (Li et al., 2021)."""
+    """Clients train a second model near the shared model (Li et al., 2021)."""
 
     class Config(weights.ModelSharingConfig):
         """Options, with the paper's symbols; shared: aggregate, buffers."""

@@ -1,4 +1,4 @@
-"""FedDAP: each domain has prototypes of its own, which pull its clients and guide the others.
+"""FedDAP: each domain has prototypes, which pull its clients and guide the others.
 
 Le et al., "FedDAP: Domain-Aware Prototype Learning for Federated Learning under Domain Shift",
 CVPR 2026 (arXiv 2604.06795).

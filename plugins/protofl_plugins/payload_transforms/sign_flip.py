@@ -6,7 +6,7 @@ What is flipped is what travels: prototypes, scores, whole weights. For methods 
 gradients the attack is as old as the field; Li et al., "RSA: Byzantine-Robust Stochastic
 Aggregation Methods for Distributed Learning from Heterogeneous Datasets" (AAAI 2019), call it so.
 Features behind a ReLU are not negative, so flipped prototypes lie where no honest one does: they
-do great harm to a mean, and are easily told from others.
+do great harm to a mean, and are easily recognised.
 """
 
 from __future__ import annotations

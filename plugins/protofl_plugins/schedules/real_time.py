@@ -1,4 +1,4 @@
-"""The queue of asynchronous schedules in real time: clients train on machines of their own.
+"""The queue of asynchronous schedules in real time: clients train on other machines.
 
 As in virtual time (`event_queue`), up to ``concurrency`` clients are in training, a client
 downloads each version at most once, and the server acts when B uploads are in the buffer, or when

@@ -41,7 +41,7 @@ class Slot:
         number: Its place among the hosts; the one that replaces it has the same.
         host: The backend's handle.
         told: Whether it knows the trial.
-        files: The clients' files of which it was told with the trial.
+        files: The clients' files that came with the trial.
         left: Clients that were on it since and have been moved away.
         ended: Whether it is no more.
     """

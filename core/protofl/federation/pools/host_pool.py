@@ -103,7 +103,7 @@ class Workers:
         return slot.number if slot else None
 
     def begin(self, trial: StartTrial) -> None:
-        """Start a trial; each host is told before its next job."""
+        """Start a trial; each host gets it before its next job."""
         self._memory.forget(trial.files)
         self._trial, self.assigned = trial, {}
         self._handover.clear()

@@ -47,7 +47,7 @@ class Federation:
     Args:
         plan: The run.
         pool: The hosts.
-        progress: Told of every stage and every client that is done.
+        progress: Receives every stage and every client that is done.
         profile: Takes where the time goes; None for a run that is not profiled.
         parked: A folder in which hosts may keep clients on disk; None for one of their own.
         participation: The participants of each round; by default those of the plan.

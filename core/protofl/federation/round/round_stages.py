@@ -106,7 +106,7 @@ class Stages:
     Args:
         plan: The run.
         pool: The hosts.
-        progress: Told of every stage, client and note.
+        progress: Receives every stage, client and note.
         profile: Takes where the time goes.
 
     Attributes:

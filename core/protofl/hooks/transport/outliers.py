@@ -17,7 +17,7 @@ from protofl.functional.precision import in_float64
 from protofl.hooks.transport.rules import Fault
 
 LEAST = 3
-"""Smallest number of clients to compare: with two, an outlier cannot be told from the other."""
+"""Smallest number of clients to compare: with two, an outlier looks like the other."""
 
 WEIGHTS = 10.0
 """Largest ratio of the norm of a client's weights to the median over clients."""

@@ -1,4 +1,4 @@
-"""Deployment through Flower: backend, data set and commands of runs on machines of their own.
+"""Deployment through Flower: backend, data set and commands of runs on several machines.
 
 The run is in one process on the server, and its clients are on nodes. `protocol` has the messages
 between both, `server` the pool of the run, `node` the resident host of a node, `deployment` the

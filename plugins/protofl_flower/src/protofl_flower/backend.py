@@ -1,4 +1,4 @@
-"""The backend of deployed runs: clients on nodes of their own, reached through Flower.
+"""The backend of deployed runs: clients on nodes, reached through Flower.
 
 protofl knows Flower as a `protocol.transport.Transport`. ``protofl deploy run`` starts Flower's
 app. Its `flower_app.server_app` makes a transport of Flower's grid and starts `run_process`, which

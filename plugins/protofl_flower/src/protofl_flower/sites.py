@@ -62,7 +62,7 @@ class Sites:
         """Describe the data.
 
         Raises:
-            UsageError: The form of a sample is missing or wrong, or no node has told its sizes.
+            UsageError: The form of a sample is missing or wrong, or no node has sent its sizes.
         """
         sample, classes = sample_of(config), class_names(config.classes)
         if not config.told:

@@ -1,4 +1,4 @@
-"""``protofl deploy``: runs on machines of their own, through Flower."""
+"""``protofl deploy``: runs on several machines, through Flower."""
 
 from __future__ import annotations
 
@@ -316,7 +316,7 @@ app = group_of(
         "status": status,
         "stop": stop,
     },
-    help="Run on machines of their own, through Flower.",
+    help="Run on several machines, through Flower.",
     rich_help_panel="Deploy",
     with_run_options=("rehearse", "run"),
 )

@@ -59,7 +59,7 @@ clients = {[*clients]}    # the clients that live here
 # options = {{kind = "table"}}    # of the data set
 # part = 0    # of data that come split: the part of each client
 # seed = 0    # draws 25 % for tests if the data have no test part
-# tell = "counts"    # what the server is told of sizes; or "sizes" or "nothing", which hides them
+# tell = "counts"    # what the server learns about sizes; or "sizes" or "nothing", which hides them
 #                      from the server's operator, not from a server that sends crafted models;
 #                      dp-prototypes and dp-sgd need "nothing"
 # public = "npz:FILE"    # public samples, for methods that need them

@@ -42,7 +42,7 @@ class LocalData:
         part: For data that come already split: the part of each client.
         labels: {own label: the federation's class}, by name or number.
         seed: Draws the test part of data that have none.
-        tell: What the server is told of sizes.
+        tell: What the server learns about sizes.
         public: Public samples, as ``--public`` names them.
     """
 
@@ -114,7 +114,7 @@ class LocalData:
         return f"{samples.sample}, {sizes} for training and tests; labels: {labels}"
 
     def sizes(self, form: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the server is told before a run.
+        """Return the sizes that the server gets before a run.
 
         Args:
             form: The options of the data set ``sites``.

@@ -165,7 +165,7 @@ def _table(value: Any, keys: Sequence[str], what: str) -> dict[str, Any]:  # noq
 
 
 def _told(value: Any, what: str, classes: int) -> dict[str, Any]:  # noqa: ANN401 - as sent
-    """Return what is told of a client: two tables of counts, or two sizes, or neither."""
+    """Return the sizes of a client: two tables of counts, or two sizes, or neither."""
     fields = _table(value, ("train", "test", "majority"), what)
     train, test = (_part(fields[key], f"{what}: {key}", classes) for key in ("train", "test"))
     if type(train) is not type(test):

@@ -112,7 +112,7 @@ class SitePool:
     # --- a pool ---------------------------------------------------------------------------------
 
     def broadcast(self, job: pf.backends.Job) -> None:
-        """Start a trial: the nodes are told with their next jobs."""
+        """Start a trial: the nodes get it with their next jobs."""
         for _ in self._greeting:
             pass
         header = job.header()
@@ -131,7 +131,7 @@ class SitePool:
         return self._home[client].name
 
     def keep_files(self, names: Collection[str]) -> None:
-        """Keep files of clients; nodes are told with their next jobs."""
+        """Keep files of clients; nodes get the names with their next jobs."""
         self._versions.keep(names)
 
     def run(
