@@ -1,4 +1,4 @@
-"""The page of each method names its options, loss terms and uploads."""
+"""The page of each method names its options and loss terms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from protofl import Config
-from protofl.errors import part_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.providers import Baseline
 from protofl.system.options.plugin_options import option_names
@@ -24,11 +23,10 @@ CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 
 
 def names_of(method):
-    """Return the names that a page needs: options as users write them, loss terms, upload keys."""
+    """Return the names that a page needs: options as users write them, and loss terms."""
     return {
         "option": list(option_names(getattr(method, "Config", Config))),
         "loss term": list(getattr(method, "terms", Baseline.terms)),
-        "upload": sorted({part_of(name) for name in getattr(method, "uploads", {})}),
     }
 
 
@@ -39,7 +37,7 @@ def lacking(page, names):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_page_names_options_terms_and_uploads(name):
+def test_the_page_names_options_and_terms(name):
     path = PAGES / f"{name}.md"
     assert path.is_file(), f"{path} is missing"
     page = path.read_text(encoding="utf-8")

@@ -124,12 +124,6 @@ Clients average their heads. Loss term: `ce`.
 
 <!-- generated: options toy-heads -->
 
-| what travels | floats | reveals |
-|---|---|---|
-| up: `head/*` | (K + 1)·C | the classifier after training; gradients can be inverted from it |
-| up: `samples` | 0 (an integer) | n_i |
-| down: `head/*` | (K + 1)·C | the average |
-
 **Choices**: none.
 
 **Weak points**: it is a toy.

@@ -39,9 +39,6 @@ from protofl_workbench.reproductions.reproduction import Reproduction
 OPTIONS_MARK = re.compile(r"^<!-- generated: options [\w-]+ -->$", re.MULTILINE)
 """The place of the table of options in a page."""
 
-TRAFFIC_TABLE = "| what travels |"
-"""Start of the heading of a page's own table of payloads, which says what they hold."""
-
 PROGRAM = "this program"
 """Distribution of classes that are not installed."""
 
@@ -216,9 +213,7 @@ def _payload_sizes(card: MethodCard) -> str:
     if not measured.keys:
         return "Nothing travels: 0 bytes in each direction."
     sizes = SIZES[:SHOWN] if measured.payloads else ()
-    described = not card.page.written or TRAFFIC_TABLE not in card.page.text
-    last = ["content"] * described
-    head = ["key", "shape", "bytes", *(f"C={c}, K={k}" for c, k in sizes), *last]
+    head = ["key", "shape", "bytes", *(f"C={c}, K={k}" for c, k in sizes), "content"]
     rows = []
     for direction in DIRECTIONS:
         keys = [key for key in measured.keys if key.direction == direction]
@@ -228,7 +223,7 @@ def _payload_sizes(card: MethodCard) -> str:
             if "parameters" in formula and (fit := fitted(key.measured)):
                 formula += f": {fit}"
             row = [f"{direction}: {code(key.name)}", key.shape, formula, *counted[: len(sizes)]]
-            rows.append([*row, *[key.meaning] * described])
+            rows.append([*row, key.meaning])
         payloads = [payload for payload in measured.payloads if payload.direction == direction]
         if payloads and keys:
             whole = [payload.bytes for payload in payloads]
@@ -238,7 +233,7 @@ def _payload_sizes(card: MethodCard) -> str:
                 ("in the record", recorded, ""),
             ):
                 row = [f"{direction}: {label}", "", formula, *(f"{n:,}" for n in counts)]
-                rows.append([*row[: 3 + len(sizes)], *[""] * described])
+                rows.append([*row[: 3 + len(sizes)], ""])
     text = f"Bytes of one payload between the server and one client. {_symbols(measured.keys)}"
     if measured.payloads:
         text += (
