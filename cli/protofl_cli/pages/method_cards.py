@@ -129,8 +129,6 @@ def _page(card: MethodCard) -> str:
     terms = getattr(card.method, "terms", Baseline.terms)
     rows = [(code(term), meaning) for term, meaning in terms.items()]
     parts += ["## Loss terms", table(("term", "meaning"), rows)]
-    if deviations := _deviations(card.method):
-        parts += ["## Published code", deviations]
     parts += [
         "## Weak points",
         "Not described: the method has no page. A page is a Markdown file with the method's name, "
@@ -154,19 +152,20 @@ def option_rows(plugin: type, prefix: str) -> list[tuple[str, str, str, str]]:
 
 
 def option_table(method: type) -> str:
-    """Return the options of a method; empty if it has none."""
+    """Return the options of a method, and how published code differs; empty if it has none."""
     rows = option_rows(method, "")
-    return table(("option", "default", "range", "meaning"), rows) if rows else ""
-
-
-def _deviations(method: type) -> str:
+    options = table(("option", "default", "range", "meaning"), rows) if rows else ""
     config: type[Config] = getattr(method, "Config", Config)
     deviations = config.deviations if issubclass(config, VariantConfig) else {}
-    rows = [
+    if not deviations:
+        return options
+    different = [
         (code(name), d.where, value_text(d.paper), value_text(d.official), d.note)
         for name, d in deviations.items()
     ]
-    return table(("option", "where", "paper", "official", "difference"), rows) if rows else ""
+    head = "option", "where", "paper", "official", "difference"
+    published = "The published code differs, and `--set variant=official` follows it:"
+    return f"{options}\n\n{published}\n\n{table(head, different)}"
 
 
 def measured_sections(card: MethodCard) -> str:

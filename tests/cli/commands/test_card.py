@@ -37,10 +37,11 @@ def test_a_method_of_protofl(cli):
     assert "Federated Prototype Learning across Heterogeneous Clients" in text  # the paper
     assert "    P̄^c     Σ_{i in N_c}" in text  # an equation
     assert "| `lambda` | none | ≥ 0 |" in text  # an option
+    assert "| `aggregate` | Eq. 3 | weighted | uniform |" in text  # a deviation
     assert "**Weak points**: prediction by the nearest prototype" in text
     assert "<!--" not in text and "](../" not in text
     sizes = rows_of(text, "Payload sizes")
-    assert sizes["up: `prototypes`"] [:-1] == ["[n, K]", "4·n·K", "128", "256", "256", "512"]
+    assert sizes["up: `prototypes`"][:-1] == ["[n, K]", "4·n·K", "128", "256", "256", "512"]
     assert sizes["up: in all"][1:4] == ["4·C·K + 16·C", "192", "384"]
     cost = rows_of(text, "Cost")
     assert re.fullmatch(r"\d\.\d\d \(\d\.\d\d … \d\.\d\d\)", cost["processor time of a step"][2])
