@@ -24,7 +24,6 @@ from protofl_cli.commands import (
     partition,
     plot,
     publish,
-    replay,
     report,
     reproduce,
     run,
@@ -273,7 +272,6 @@ add(app, "verify", verify.verify, USE)
 add(app, "board", board.board, USE)
 add(app, "score", score.score, USE)
 add(app, "evaluate", evaluate.evaluate, USE)
-add(app, "replay", replay.replay, USE)
 add(app, "list-plugins", list_plugins.list_plugins, USE)
 add(app, "show", show.show, USE)
 add(app, "card", card.card, USE)

@@ -137,14 +137,11 @@ TYPES = (
     "protofl_workbench.recorded.observed.Features",
     "protofl_workbench.recorded.observed.Images",
     "protofl_workbench.recorded.predicted.Predicted",
-    "protofl_workbench.replaying.replay.Replay",
-    "protofl_workbench.replaying.replay.Replayed",
     "protofl_workbench.publishing.publication.Publication",
     "protofl_workbench.publishing.verification.Verification",
     "protofl_workbench.publishing.verification.Repeated",
     "protofl_workbench.publishing.layout.Digests",
     "protofl_workbench.publishing.board.Board",
-    "protofl_workbench.replaying.replayed_server.ReplayedRound",
 )
 """Classes that programs receive and need not import."""
 

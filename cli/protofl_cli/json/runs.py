@@ -329,32 +329,6 @@ class Scores(Output):
     score of each output; null for a class that cannot be predicted."""
 
 
-class ReplayedServer(Output):
-    """The rounds of a server."""
-
-    changed: str
-    """Changed options."""
-    first_sent: bool
-    """True if the downloads before round 1 equal those of the run."""
-    rounds: list[dict[str, float | int | bool | None]]
-    """Round, `same` (True if the global state equals that of the unchanged replay), and figures."""
-
-
-class Replay(Output):
-    """The replay of a run's server."""
-
-    run: str
-    """Run folder."""
-    trial: int
-    """Trial."""
-    differs: str
-    """How the unchanged replay differs from the record; empty if all is equal, bit by bit."""
-    notes: list[str]
-    """Notes for the user."""
-    replays: list[ReplayedServer]
-    """The unchanged replay, then those with other options."""
-
-
 class ExportedFile(Output):
     """An exported client."""
 
