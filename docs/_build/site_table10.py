@@ -23,7 +23,7 @@ from typing import Any
 import protofl as pf
 from protofl.records.layout import PREDICTIONS
 from protofl.records.result import chosen_row
-from protofl_cli.screens.markdown_tables import table
+from markdown_tables import table
 from protofl_workbench.comparing.comparison import sheets
 from protofl_workbench.comparing.figure_table import markdown
 from protofl_workbench.reproductions.reproduction import PublishedFigure, published_figure
@@ -242,7 +242,9 @@ def _with_rounds(records: Sequence[Record], which: str) -> str:
     return text if text == "–" else f"{text} ({rounds})"
 
 
-def _correlation(records: Sequence[Record], published: Mapping[tuple[str, str], PublishedFigure]) -> str:
+def _correlation(
+    records: Sequence[Record], published: Mapping[tuple[str, str], PublishedFigure]
+) -> str:
     """Return a line with the rank correlation of our best rounds and the published figures."""
     pairs = []
     for method, of_method in _by_method(records).items():
@@ -288,9 +290,7 @@ def _mcnemar(records: Sequence[Record]) -> list[str]:
     tables, lacking = [], []
     for which in ("last", "best"):
         tested = [
-            r
-            for r in records
-            if r.has_predictions(which) and not (which == "last" and r.diverged)
+            r for r in records if r.has_predictions(which) and not (which == "last" and r.diverged)
         ]
         seeds = {record.seed for record in tested if record.method == "fedtgp"}
         tested = [record for record in tested if record.seed in seeds]

@@ -189,7 +189,6 @@ CASES = [
     ("show", "show wire"),
     ("show", "show machine"),
     ("show", "show schema"),
-    ("card", "card local"),
     (
         "generator-train",
         "generator train npz:few.npz --set epochs=1 --set steps=1 --out a.safetensors",
