@@ -34,8 +34,6 @@ class ComparedFigure(Output):
     """Lower end of the confidence interval of the difference."""
     high: float | None
     """Upper end."""
-    interval: str | None
-    """Method of the interval: `t` or `BCa`."""
     p: float | None
     """p of the test."""
     p_holm: float | None
@@ -46,8 +44,6 @@ class ComparedFigure(Output):
     """Pairs in which the group is worse."""
     machines_differ: bool
     """True if the figure depends on the machine, and the machines differ."""
-    seed: int | None = None
-    """With `--test mcnemar`: the seed of the comparison."""
     seeds: list[int]
     """Seeds of the trials."""
     values: list[float | None]
@@ -57,10 +53,6 @@ class ComparedFigure(Output):
 class Comparison(Output):
     """The comparison of runs."""
 
-    paired: bool
-    """True if trials are paired over seeds and splits."""
-    test: str
-    """Name of the test."""
     figures: list[ComparedFigure]
     """A line for each group and figure."""
     notes: list[str]

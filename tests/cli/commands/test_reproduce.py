@@ -170,58 +170,6 @@ def test_a_run_that_was_killed_before_its_end_is_finished(done, cli, tmp_path, r
     assert pf.load_run(run).state == "finished" and pf.load_run(run).summary
 
 
-def test_its_rows_are_compared(done, cli, monkeypatch):
-    folder, words, result = done
-    monkeypatch.chdir(folder)
-    shown = cli("compare", "table.toml", "--figure", "best", "--baseline", "Local", *words)
-    assert shown.exit_code == 0, shown.output
-    assert shown.output.startswith("table, practical: test accuracy (%)")
-    means = {row: result[row, "practical"].mean for row in ("local", "fedproto")}
-    for row, mean in means.items():
-        assert re.search(rf"^{row} +1 +{mean:.2f}$", shown.output, re.MULTILINE)
-    gain = f"{means['fedproto'] - means['local']:+.2f}".replace("-", "−")
-    assert re.search(rf"^fedproto +1 +{re.escape(gain)} ", shown.output, re.MULTILINE)
-
-
-def test_its_rows_are_compared_by_the_rounds_that_are_there(done, cli, monkeypatch):
-    """The reproduction asks for three rounds; its runs have only two."""
-    folder, words, _ = done
-    monkeypatch.chdir(folder)
-    text = (folder / "table.toml").read_text("utf-8").replace("rounds = 2", "rounds = 3")
-    (folder / "longer.toml").write_text(text, "utf-8")
-    how = ["longer.toml", "--figure", "best", *words]
-    assert cli("compare", *how).exit_code == 2
-    shown = cli("compare", *how, "--rounds", "2", "--set", "fedproto.lambda=0.1")
-    same = cli("compare", "table.toml", *how[1:])
-    assert shown.exit_code == 0, shown.output
-    assert shown.stdout == same.stdout.replace("table", "longer")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("table.toml --set fedproto.lambda=7", "no column has runs of two rows"),
-        ("table.toml --set fedproto.lamda=1", "unknown option of fedproto 'lamda'"),
-        ("table.toml --file weights=x.pkl", "unknown file of table in --file 'weights'"),
-        ("table.toml --columns practial", "unknown column of table in --columns 'practial'"),
-        ("runs --set lr=1", "--set applies only to a reproduction, and runs were given"),
-        ("table.toml --runs nowhere", "no column has runs of two rows in nowhere"),
-        ("table.toml --baseline fedtgp", "unknown baseline 'fedtgp'"),
-        ("table.toml runs", "table is a reproduction, and other arguments were given"),
-        ("runs --scale smoke", "--scale applies only to a reproduction, and runs were given"),
-        ("fedtgp/table-66", "unknown reproduction 'fedtgp/table-66'"),
-        ("nowhere/runs", "nowhere/runs is not a run folder"),
-        ("none.toml", "none.toml cannot be read"),
-    ],
-)
-def test_mistakes_in_comparing(done, cli, monkeypatch, words, said):
-    folder, options, _ = done
-    monkeypatch.chdir(folder)
-    given = options[2:] if "table.toml" in words else []
-    shown = cli("compare", *words.split(), *given)
-    assert shown.exit_code == 2 and said in shown.stderr
-
-
 @pytest.mark.slow
 def test_a_run_that_was_begun_for_more_counts_with_the_rounds_it_has(tmp_path, data_dir, few, cli):
     """`fedkd` depends on the number of rounds, so a run of fewer rounds would be another run."""
