@@ -210,34 +210,24 @@ def _benchmark(
 ) -> None:
     """Run a benchmark, print its tables, and write its records and its page."""
     from protofl.errors import UsageError
-    from protofl_cli.screens.benchmark_tables import (
-        benchmark_values,
-        plan_values,
-        show_benchmark,
-        show_plan,
-    )
+    from protofl_cli.screens.benchmark_tables import benchmark_values, show_benchmark
 
     if form not in ("", "md") or (form and out is None):
         raise UsageError(
             f"{loaded.name} is a benchmark, which is written as a page",
-            do="write --out FILE.md; records and pictures are put into the folder FILE beside it",
+            do="write --out FILE.md; records are put into the folder FILE beside it",
         )
     if plan:
-        from protofl_workbench.reproductions.benchmark.benchmark_plan import plan_benchmark
-
-        with render.waiting("planning"):
-            planned = plan_benchmark(loaded, change, runs, added, shard=how["shard"])
-        if as_json:
-            print_json({"reproduction": loaded.name, **plan_values(planned)})
-        else:
-            show_plan(planned)
-        return
+        raise UsageError(
+            f"--plan: {loaded.name} is a benchmark, whose runs depend on its search",
+            do="leave --plan out; --scale smoke checks in minutes that everything runs",
+        )
     progress = _benchmark_done(loaded, change, runs, added=added, **how)
     if out is not None:
         from protofl_workbench.reproductions.benchmark.benchmark_page import write_page
 
-        for path in write_page(progress, out):
-            render.line(f"benchmark: {path}", "dim")
+        write_page(progress, out)
+        render.line(f"benchmark: {out}", "dim")
     if as_json:
         print_json(benchmark_values(progress))
     else:

@@ -252,35 +252,5 @@ class Benchmark(Output):
     """Entries that other shards have not finished."""
 
 
-class PlannedEntry(Output):
-    """A method in a setting that a benchmark has to run."""
-
-    method: str
-    """Method."""
-    setting: str
-    """Setting."""
-    seconds: float | None
-    """Largest estimated seconds with one host."""
-
-
-class BenchmarkPlan(Output):
-    """A planned benchmark; nothing was trained."""
-
-    reproduction: str
-    """Name of the benchmark."""
-    finished: dict[str, int]
-    """Finished entries by setting."""
-    left: list[PlannedEntry]
-    """Entries to run."""
-    runs: int
-    """Number of runs of these entries."""
-    refused: dict[str, dict[str, str]]
-    """Settings with methods that do not fit, with reasons."""
-    failed: dict[str, dict[str, str]]
-    """Settings with methods that cannot be planned, with errors."""
-
-
-ReproduceOutput = (
-    ReproducedTable | ReproductionPlan | list[ListedReproduction] | Benchmark | BenchmarkPlan
-)
-"""`reproduce`, `--plan`, `--list`, and of a benchmark its standings or its plan."""
+ReproduceOutput = ReproducedTable | ReproductionPlan | list[ListedReproduction] | Benchmark
+"""`reproduce`, `--plan`, `--list`, and of a benchmark its standings."""

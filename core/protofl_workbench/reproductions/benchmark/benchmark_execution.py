@@ -448,12 +448,10 @@ def _with_data(
     return [entry for entry in entries if entry.cell.column not in progress.missing]
 
 
-def check_entries(
-    entries: Sequence[BenchmarkCell], batch: RunBatch, *, measure: bool = False
-) -> list[CheckedRun]:
+def check_entries(entries: Sequence[BenchmarkCell], batch: RunBatch) -> list[CheckedRun]:
     """Plan the first final run of each entry with the setting's own learning rate."""
     first = [BatchRun(f"{e.cell.row}, {e.cell.column}", e.cell.request()) for e in entries]
-    return batch.check_all(first, measure=measure, only_plan=True)
+    return batch.check_all(first, only_plan=True)
 
 
 def refusal(checked: CheckedRun) -> str:

@@ -24,7 +24,6 @@ from protofl_workbench.reproductions.benchmark.benchmark_execution import (
     is_own,
     run_benchmark,
 )
-from protofl_workbench.reproductions.benchmark.benchmark_plan import plan_benchmark
 from protofl_workbench.reproductions.benchmark.benchmark_records import (
     definition_of,
     file_of,
@@ -267,16 +266,6 @@ def test_a_weight_that_the_method_does_not_have_is_an_error(benchmark_file, chos
     benchmark_file.write_text(text, encoding="utf-8")
     with pytest.raises(pf.UsageError, match="lamda"):
         run_benchmark(reproduction_of_file(benchmark_file), chosen("fedproto"), tmp_path / "runs")
-
-
-@pytest.mark.slow
-def test_a_plan_counts_runs_and_trains_nothing(small, chosen, tmp_path):
-    change = chosen("local", "fedavg", columns=("equal", "unequal"))
-    plan = plan_benchmark(small, change, tmp_path / "runs")
-    assert {*plan.left} == {("local", "equal"), ("local", "unequal"), ("fedavg", "equal")}
-    assert plan.runs == 15 and all(seconds > 0 for seconds in plan.left.values())
-    assert "whole models" in plan.refused["fedavg", "unequal"]
-    assert not [*(tmp_path / "runs").glob("*/metrics.jsonl")]
 
 
 def test_the_data_file_s_folder_is_no_part_of_the_definition(small, few):
