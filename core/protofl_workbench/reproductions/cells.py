@@ -62,10 +62,9 @@ class Cell:
         row: Name of the row.
         column: Name of the column.
         figure: The figure that is read.
-        options: Options of the run as users write them; empty for a formula.
+        options: Options of the run as users write them; empty for a cell without a run.
         rounds: Rounds that count.
         begun: Rounds without the user's ``--rounds``.
-        formula: Arithmetic in place of a run.
         empty: True if the paper leaves the cell empty.
         said: Plugin options that the user gave for this cell, which may include consents.
         lacks: {file that the user has not given: description}.
@@ -79,7 +78,6 @@ class Cell:
     options: dict[str, Any] = field(default_factory=dict)
     rounds: int | None = None
     begun: int | None = None
-    formula: str = ""
     empty: bool = False
     said: dict[str, Any] = field(default_factory=dict)
     lacks: Mapping[str, str] = field(default_factory=dict)
@@ -185,9 +183,8 @@ def _cell(
     reproduction: Reproduction, row: str, column: str, layers: list[Scale], change: Change
 ) -> Cell:
     figure, empty = reproduction.figure_of(row, column), reproduction.is_empty(row, column)
-    if empty or figure.read == "formula":
-        formula = reproduction.rows[row].formula or reproduction.columns[column].formula
-        return Cell(row, column, figure, formula=formula, empty=empty)
+    if empty:
+        return Cell(row, column, figure, empty=True)
     options = _scaled(reproduction, row, column, layers)
     lacks = {n: reproduction.files[n] for n in files_in(options) if n not in change.files}
     options = with_files(options, change.files)

@@ -59,7 +59,6 @@ TABLES = (
     "published",
     "scales",
     "variants",
-    "constants",
     "files",
     "tuning",
 )

@@ -208,9 +208,8 @@ class ReproductionResult:
             lines += [f"{line.label}: {line.note}"] if line.note else []
         why: dict[str, list[str]] = {}
         for entry in self.entries.values():
-            text = entry.why or ("by a formula, at every scale" if _by_formula(entry) else "")
-            if text:
-                why.setdefault(text, []).append(self.name_of(entry))
+            if entry.why:
+                why.setdefault(entry.why, []).append(self.name_of(entry))
         if distance := self.distance:
             cells = count(len(self.compared), "cell")
             lines.insert(0, f"on average {distance} the {self.origin} figures ({cells})")
@@ -259,10 +258,6 @@ class ReproductionResult:
         return frame_of(self.records(), "ReproductionResult.records() has the same as plain values")
 
 
-def _by_formula(entry: CellResult) -> bool:
-    return entry.figure.read == "formula" and entry.state == "done"
-
-
 def facts_of(
     reproduction: Reproduction,
     scale: str,
@@ -296,7 +291,7 @@ def facts_of(
     figures = [
         reproduction.figure_of(*place) for place in places if not reproduction.is_empty(*place)
     ]
-    titles = dict.fromkeys(figure_title(f) for f in figures if f.read not in ("best", "formula"))
+    titles = dict.fromkeys(figure_title(f) for f in figures if f.read != "best")
     facts += [", ".join(titles)] if titles else []
     if options and any(READERS[figure.read].chosen_on_test for figure in figures):
         facts.append("best round on test samples")

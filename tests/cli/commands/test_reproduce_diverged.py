@@ -71,11 +71,10 @@ dry-run = false
 
 [columns]
 a = { label = "A" }
-b = { label = "B", formula = "a / 2", figure = { read = "formula", unit = "%" } }
 
 [published]
-fickle = "50.0 ?"
-local = "60.0 ?"
+fickle = "50.0"
+local = "60.0"
 
 [rows]
 fickle = { label = "Fickle", method = "METHOD" }
@@ -148,12 +147,6 @@ def test_it_is_marked_wherever_it_is_shown(broken, reproductions, cli, tmp_path)
     lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
     place = lines.index(next(line for line in lines if line.startswith(f"Fickle {mean}")))
     assert lines[place + 1 : place + 3] == ["(2 of 4 rounds,", "diverged)"]
-
-
-@pytest.mark.slow
-def test_no_formula_is_made_of_it(broken):
-    assert broken["fickle", "b"].state == "not run" and broken["fickle", "b"].why == "a: incomplete"
-    assert broken["local", "b"].mean == pytest.approx(broken["local", "a"].mean / 2)
 
 
 @pytest.mark.slow
