@@ -11,7 +11,7 @@ import typer
 
 from protofl_cli.interrupts import interrupted, put_off
 from protofl_cli.json.json_output import Json, check_format, print_json, prints_json
-from protofl_cli.options.options import SHARD, DataDir, Debug, TrustCode, option
+from protofl_cli.options.options import DataDir, Debug, TrustCode, option
 from protofl_cli.options.overwriting import Force, checked
 from protofl_cli.options.reproduction_options import (
     COLUMNS,
@@ -28,7 +28,6 @@ from protofl_cli.options.reproduction_options import (
 from protofl_cli.screens import render
 
 if TYPE_CHECKING:
-    from protofl_workbench.batch.shard import Shard
     from protofl_workbench.reproductions.benchmark.benchmark_execution import BenchmarkProgress
     from protofl_workbench.reproductions.cells import Change
     from protofl_workbench.reproductions.reproduction import Reproduction
@@ -117,7 +116,6 @@ def reproduce(
     skip_missing: Annotated[bool, SKIP] = False,
     again: Annotated[bool, AGAIN] = False,
     at_once: Annotated[int | None, AT_ONCE] = None,
-    shard: Annotated[str | None, _how(*SHARD)] = None,
     device: Annotated[str | None, DEVICE] = None,
     engine: Annotated[str | None, ENGINE] = None,
     track: Annotated[str | None, TRACK] = None,
@@ -147,12 +145,11 @@ def reproduce(
             "expected PAPER/NAME or FILE.toml",
             "see: protofl reproduce --list",
         )
-    from protofl_workbench.batch.shard import Shard
     from protofl_workbench.reproductions.cells import cells_of
     from protofl_workbench.reproductions.finding import find_reproduction
     from protofl_workbench.reproductions.reproduction_texts import PICTURES, format_of
 
-    part, form = Shard.read(shard), format_of(out, format_)
+    form = format_of(out, format_)
     if out is not None:
         checked("--out", out, force=force)
     loaded = find_reproduction(reproduction)
@@ -177,7 +174,7 @@ def reproduce(
     if loaded.kind == "benchmark":
         _benchmark(
             loaded, change, runs, add or [], out, form, plan=plan, start=not no_run,
-            skip_missing=skip_missing, again=again, at_once=at_once, shard=part, as_json=as_json,
+            skip_missing=skip_missing, again=again, at_once=at_once, as_json=as_json,
         )  # fmt: skip
         return
     if add:
@@ -187,9 +184,9 @@ def reproduce(
         )
     cells_of(loaded, change)  # finds wrong options before torch is loaded
     if plan:
-        _plan(loaded, change, runs, part, as_json=as_json)
+        _plan(loaded, change, runs, as_json=as_json)
         return
-    how = {"skip_missing": skip_missing, "again": again, "at_once": at_once, "shard": part}
+    how = {"skip_missing": skip_missing, "again": again, "at_once": at_once}
     result = _done(loaded, change, runs, start=not no_run, **how)
     _show(result, form, out, as_json=as_json)
     if any(entry.state in ("failed", "broken off") for entry in result.entries.values()):
@@ -349,9 +346,7 @@ def _list(reproduction: str | None, *, as_json: bool) -> None:
     render.line(f"{summary}; scales: {usual}{others}", "dim")
 
 
-def _plan(
-    reproduction: Reproduction, change: Change, runs: Path, shard: Shard, *, as_json: bool
-) -> None:
+def _plan(reproduction: Reproduction, change: Change, runs: Path, *, as_json: bool) -> None:
     from protofl_cli.screens.reproduction_tables import plan_values, show_plan
 
     with render.waiting("planning"), put_off():
@@ -364,7 +359,6 @@ def _plan(
             change,
             runs,
             lambda text, share: bar.show("planning", text, share),
-            shard=shard,
         )
     except KeyboardInterrupt as stop:
         bar.stop()

@@ -248,8 +248,6 @@ class Benchmark(Output):
     """Settings."""
     missing: dict[str, str]
     """Settings whose data are missing, with reasons."""
-    others: int
-    """Entries that other shards have not finished."""
 
 
 ReproduceOutput = ReproducedTable | ReproductionPlan | list[ListedReproduction] | Benchmark

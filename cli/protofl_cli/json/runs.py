@@ -262,8 +262,6 @@ class SweepPlan(Output):
     """Runs; of a search those at the ends of its ranges."""
     all_runs: int
     """Number of runs of the sweep."""
-    own_runs: int
-    """Number of runs of this shard."""
 
 
 SweepOutput = SweepResults | SweepPlan

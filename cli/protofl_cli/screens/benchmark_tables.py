@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from protofl.system.formatting import count
 from protofl_cli.screens import render
 
 if TYPE_CHECKING:
@@ -45,8 +44,6 @@ def show_benchmark(progress: BenchmarkProgress) -> None:
             render.text(f"· {setting.name}: {note}", "dim")
     for column, error in progress.missing.items():
         render.text(f"· {column} is left out: {error.what}", "yellow")
-    if progress.others:
-        render.text(f"· other shards have {count(progress.others, 'entry', 'entries')} left", "dim")
 
 
 def benchmark_values(progress: BenchmarkProgress) -> dict[str, Any]:
@@ -69,5 +66,4 @@ def benchmark_values(progress: BenchmarkProgress) -> dict[str, Any]:
             for setting in settings
         ],
         "missing": {column: error.what for column, error in progress.missing.items()},
-        "others": progress.others,
     }

@@ -21,7 +21,6 @@ from protofl.runs.resume.reuse import find
 from protofl.system.files.atomic import default_data_dir
 from protofl.system.files.home import expand_user
 from protofl.system.options.plugin_options import Config, consents
-from protofl_workbench.batch.shard import Shard
 from protofl_workbench.recorded.recorded_run import Run, run_of
 from protofl_workbench.reproductions.account import data_choice, outline_of
 from protofl_workbench.reproductions.cell_options import files_in, generator_class, needs_generator
@@ -75,23 +74,6 @@ class ReproductionProgress:
             if cell.options and needs_run(self.reproduction, cell) == trains:
                 cells_by_key.setdefault(cell.key, cell)
         return [cell for key, cell in cells_by_key.items() if key not in self.missing]
-
-    def shards(self, shard: Shard) -> dict[str, Shard]:
-        """Return the shard of each run, {`Cell.key`: shard}; call it before anything is missing.
-
-        Args:
-            shard: A shard, for the number of shards.
-
-        Raises:
-            UsageError: There are several shards, and no runs.
-        """
-        cells = self.to_run() if self.reproduction.kind != "account" else []
-        if shard.is_part and not cells:
-            raise UsageError(
-                f"--shard {shard}: {self.reproduction.name} needs no training",
-                do="leave --shard out",
-            )
-        return {cell.key: shard.owner(place) for place, cell in enumerate(cells)}
 
 
 def check_is_no_benchmark(reproduction: Reproduction) -> None:

@@ -16,7 +16,6 @@ from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 from protofl_workbench.batch.batch_tasks import check_error
 from protofl_workbench.batch.run_batch import RunBatch
-from protofl_workbench.batch.shard import WHOLE, Shard
 from protofl_workbench.recorded.recorded_run import load_run
 from protofl_workbench.reproductions.account import flops, plan_of, traffic
 from protofl_workbench.reproductions.cells import Cell, Change
@@ -105,7 +104,6 @@ def run_reproduction(
     skip_missing: bool = False,
     again: bool = False,
     at_once: int | None = None,
-    shard: Shard = WHOLE,
     follow: events.Follow = events.ignore,
     note: Note = lambda line: None,
 ) -> ReproductionResult:
@@ -119,7 +117,6 @@ def run_reproduction(
         skip_missing: True to leave cells empty if their data or weights are missing.
         again: True to repeat runs that diverged before, although nothing has changed since.
         at_once: Number of parallel runs; None for one per core, 0 to run in this process.
-        shard: The runs to start; finished runs of other shards are read as well.
         follow: Called with every event of the batch.
         note: Takes a line before each long step.
 
@@ -129,26 +126,16 @@ def run_reproduction(
     """
     check_is_no_benchmark(reproduction)
     progress = ReproductionProgress.of(reproduction, change or Change())
-    if shard.is_part and not start:
-        raise UsageError(
-            f"--shard {shard}: --no-run starts nothing that shards could share",
-            do="leave one of them out",
-        )
     start = start and reproduction.kind != "account"
-    owners = progress.shards(shard)
     cells = progress.to_run()
-    own = [cell for cell in cells if owners.get(cell.key, shard) == shard]
-    others = [cell for cell in cells if owners.get(cell.key, shard) != shard]
-    absent = missing_inputs(others, note, fetch=False)
-    missing = missing_inputs(own, note, fetch=start)
+    missing = missing_inputs(cells, note, fetch=start)
     accounts = missing_inputs(progress.to_account(), note, fetch=start, account=True)
     missing |= accounts
     if (accounts or (start and missing)) and not skip_missing:
         raise missing_error(progress, missing)
-    progress.missing |= missing | absent
+    progress.missing |= missing
     if start:
-        _run(progress, own, Path(runs), at_once, follow, again=again)
-        _find_others(progress, others, Path(runs), owners, note)
+        _run(progress, cells, Path(runs), at_once, follow, again=again)
     else:
         _find_runs(progress, Path(runs), note)
     for cell in progress.to_account():
@@ -241,22 +228,6 @@ def _lacks_end(progress: ReproductionProgress, cell: Cell) -> bool:
     """Return True if the run of a cell was killed before its end, which is still to be written."""
     run = load_run(progress.folders[cell.key])
     return bool(run.config["rounds"] == cell.rounds) and run.lacks_end
-
-
-def _find_others(
-    progress: ReproductionProgress,
-    others: Sequence[Cell],
-    runs: Path,
-    owners: Mapping[str, Shard],
-    note: Note,
-) -> None:
-    """Record the finished runs of other shards, and say of the others whose they are."""
-    for cell in others:
-        if cell.key in progress.missing:
-            continue
-        note(f"looking for {cell.name}")
-        if not _find_finished(progress, cell, runs):
-            progress.parts[cell.key] = f"shard {owners[cell.key]} has not finished it"
 
 
 def _find_runs(progress: ReproductionProgress, runs: Path, note: Note) -> None:

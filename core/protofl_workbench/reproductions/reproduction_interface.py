@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from protofl_workbench.batch import batch_events as events
-from protofl_workbench.batch.shard import Shard
 from protofl_workbench.reproductions.cells import Change
 from protofl_workbench.reproductions.finding import find_reproduction
 from protofl_workbench.reproductions.reproduction import Reproduction
@@ -47,7 +46,6 @@ def reproduce(
     skip_missing: bool = False,
     again: bool = False,
     at_once: int | None = None,
-    shard: str | None = None,
     follow: events.Follow = events.ignore,
     **options: Any,  # noqa: ANN401 - as `protofl.run` takes them
 ) -> ReproductionResult:
@@ -69,8 +67,6 @@ def reproduce(
         skip_missing: True to leave cells empty if their data or weights are missing.
         again: True to repeat runs that diverged before, although nothing has changed since.
         at_once: Number of parallel runs; None for one per core, 0 to run in this process.
-        shard: ``I/N`` to start every N-th run only, beginning with the I-th; None for all. The
-            result also has the finished runs of other shards.
         follow: Called with every event of the runs (`protofl_workbench.batch.batch_events`).
         **options: Further options of all runs, as for `protofl.run`.
 
@@ -94,5 +90,4 @@ def reproduce(
     )
     loaded = find_reproduction(reproduction) if isinstance(reproduction, str) else reproduction
     how: dict[str, Any] = {"start": start, "skip_missing": skip_missing, "again": again}
-    how["shard"] = Shard.read(shard)
     return run_reproduction(loaded, change, runs, at_once=at_once, follow=follow, **how)

@@ -18,7 +18,6 @@ from protofl.system.files.lock import LOCK
 from protofl.system.files.tables import read_table, to_toml
 from protofl.system.options.parsing import as_typed
 from protofl_workbench.batch.batch_events import BatchRun
-from protofl_workbench.batch.shard import WHOLE, Shard
 from protofl_workbench.sweeps.axes import Axis, Point, read_axes, resolved_axes
 from protofl_workbench.sweeps.sweep_points import (
     number_of_points,
@@ -55,7 +54,6 @@ class Sweep:
         prune: Rule by which a search stops runs early, one of `PRUNES`.
         runs: Folder of runs.
         where: Working folder at the start; relative paths refer to it.
-        shard: The runs that this process executes; all by default.
     """
 
     base: Request
@@ -67,7 +65,6 @@ class Sweep:
     prune: str = "median"
     runs: Path = Path("runs")
     where: Path = field(default_factory=Path.cwd)
-    shard: Shard = WHOLE
 
     @property
     def seeds(self) -> list[int]:
@@ -82,16 +79,11 @@ class Sweep:
 
     @property
     def all_runs(self) -> int:
-        """Number of runs of all shards."""
+        """Number of runs."""
         return self.points * self.trials
 
-    @property
-    def own_runs(self) -> int:
-        """Number of runs of the shard."""
-        return len(self.shard.of(range(self.all_runs)))
-
     def grid_runs(self) -> list[BatchRun]:
-        """Return the runs of all points of a grid, those of all shards."""
+        """Return the runs of all points of a grid."""
         return [self.run_at(point, seed) for point in points_of(self.axes) for seed in self.seeds]
 
     def with_budget(self, budget: int) -> Sweep:
@@ -121,8 +113,6 @@ class Sweep:
         if self.search:
             sweep_table |= {"search": self.search, "budget": self.budget, "prune": self.prune}
         sweep_table |= {"runs": str(self.runs), "where": str(self.where)}
-        if self.shard.is_part:
-            sweep_table["shard"] = str(self.shard)
         grid = {axis.key: axis.text for axis in self.axes}
         return {**_as_config(self.base.options), "sweep": sweep_table, "grid": grid}
 
@@ -146,12 +136,6 @@ def check_sweep(sweep: Sweep, most: int = MOST) -> list[str]:
         )
     if sweep.figure not in FIGURES:
         raise unknown("figure", sweep.figure, FIGURES)
-    if sweep.search and sweep.shard.is_part:
-        raise UsageError(
-            f"--shard {sweep.shard}: a search chooses its next point from all results so far, so "
-            "its runs cannot be divided beforehand",
-            do="leave --shard out, or leave --search out to divide a grid",
-        )
     if sweep.search not in ("", "tpe"):
         raise unknown("search", sweep.search, ("tpe",))
     if sweep.prune not in PRUNES:
@@ -196,12 +180,6 @@ def check_new_folder(folder: Path, sweep: Sweep) -> None:
     if file.exists():
         there = load_sweep(folder)
         same = there.values() == sweep.values()
-        if not same and replace(there, shard=sweep.shard).values() == sweep.values():
-            raise UsageError(
-                f"--out {folder} is the folder of shard {there.shard} of this sweep",
-                "each shard has a sweep folder of its own, and all can share one --runs",
-                f"write --out {folder}-{sweep.shard.number}, or leave --out out",
-            )
         raise UsageError(
             f"--out {folder} is the folder of {'this' if same else 'another'} sweep",
             do=f"resume it: protofl sweep --resume {folder}; or choose another folder",
@@ -271,7 +249,6 @@ def _read(values: dict[str, Any], file: str) -> Sweep:
         prune=str(sweep_table.get("prune", "median")),
         runs=Path(str(sweep_table["runs"])),
         where=Path(str(sweep_table["where"])),
-        shard=Shard.read(sweep_table.get("shard")),
     )
     check_sweep(sweep, most=sweep.all_runs)
     return sweep

@@ -129,32 +129,6 @@ def test_what_is_there_is_not_repeated(done, cli):
     assert f"{100 * run.rows[0]['test_accuracy']:.1f}" in fewer.output
 
 
-@pytest.mark.slow
-def test_shards_share_its_runs(done, cli, tmp_path):
-    folder, words, result = done
-    runs = tmp_path / "runs"
-    words = [str(runs) if word == str(folder / "runs") else word for word in words]
-    command = ["reproduce", folder / "table.toml", "--at-once", "0", *words]
-    planned = cli(*command[:2], "--plan", "--shard", "2/2", *words)
-    assert "2/2: 1 of 2 runs" in planned.output and not runs.exists()
-    # The second shard first: the order of the runs decides, not what is left.
-    two = cli(*command, "--shard", "2/2")
-    assert two.exit_code == 0, two.output
-    assert [pf.load_run(p.parent).config["method"] for p in runs.glob("*/config.json")] == [
-        "fedproto"
-    ]
-    assert "shard 1/2 has not finished it (local, Practical)" in two.output
-    assert result["fedproto", "practical"].ours in two.output
-    again = cli(*command, "--shard", "2/2")
-    assert "shard 1/2 has not finished it" in again.output
-    assert len([*runs.glob("*/config.json")]) == 1
-    one = cli(*command, "--shard", "1/2")
-    assert one.exit_code == 0 and "has not finished" not in one.output
-    for entry in result.entries.values():
-        assert entry.ours in one.output
-    assert len([*runs.glob("*/config.json")]) == 2
-
-
 @pytest.mark.parametrize("rounds", [(), ("--rounds", "2")])
 def test_a_run_that_was_killed_before_its_end_is_finished(done, cli, tmp_path, rounds):
     """As if it had been killed between its last round and its summary."""
@@ -288,9 +262,6 @@ def test_pictures(done, cli, tmp_path, kind):
             "unknown file of fedktl/table-1 in --file",
         ),
         (["fedtgp/table-5", "--out", "t.png"], "fedtgp/table-5 is an account"),
-        (["fedtgp/table-5", "--shard", "1/2"], "--shard 1/2: fedtgp/table-5 needs no training"),
-        (["fedtgp/table-1", "--shard", "3/2"], "--shard 3/2: I is from 1 to N"),
-        (["fedtgp/table-1", "--no-run", "--shard", "1/2"], "--no-run starts nothing"),
         (
             ["fedtgp/table-1", "--no-run", "--dataset", "cifar10=npz:no.npz", "--only", "fml"],
             "",

@@ -1,4 +1,4 @@
-"""Tests of the execution of a benchmark: its runs, records, refusals and shards."""
+"""Tests of the execution of a benchmark: its runs, records, and refusals."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from protofl.records.row import Row
 from protofl.testing.donors import methods_to_run
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import Outcome
-from protofl_workbench.batch.shard import Shard
 from protofl_workbench.reproductions.benchmark import benchmark_records
 from protofl_workbench.reproductions.benchmark.benchmark_execution import (
     entries_of,
-    is_own,
     run_benchmark,
 )
 from protofl_workbench.reproductions.benchmark.benchmark_records import (
@@ -144,28 +142,6 @@ def test_a_changed_definition_is_run_again(done, small, benchmark_file, chosen, 
     longer = reproduction_of_file(benchmark_file)
     run_benchmark(longer, chosen("local"), tmp_path / "runs", at_once=0, follow=follow)
     assert len(started(found)) == 5
-
-
-def test_shards_have_whole_entries_of_all_settings(small, chosen):
-    change = chosen("local", "fedproto", "fedavg", "fedgh", columns=("equal", "unequal"))
-    progress, entries = entries_of(small, change)
-    parts = [
-        {(e.cell.row, e.cell.column) for e in entries if is_own(progress, e, Shard(n, 2))}
-        for n in (1, 2)
-    ]
-    assert not parts[0] & parts[1]
-    assert len(parts[0] | parts[1]) == len(entries) == 8
-    for part in parts:
-        assert {column for _, column in part} == {"equal", "unequal"}
-
-
-@pytest.mark.slow
-def test_a_shard_runs_its_own_and_says_what_is_left(small, chosen, tmp_path):
-    change = chosen("local", columns=("equal", "unequal"))
-    first = run_benchmark(small, change, tmp_path / "runs", at_once=0, shard=Shard(1, 2))
-    assert len(first.records) == 1 and first.others == 1
-    second = run_benchmark(small, change, tmp_path / "runs", at_once=0, shard=Shard(2, 2))
-    assert len(second.records) == 2 and second.others == 0
 
 
 def after_search(small, chosen, scores):
