@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,64 +30,15 @@ from protofl_workbench.reproductions.reproduction_entries import result_of
 from protofl_workbench.reproductions.reproduction_figures import READERS
 from protofl_workbench.reproductions.reproduction_result import ReproductionResult
 
-_QUOTED = re.compile(r"'([^']+)'")
-
 
 @contextmanager
-def error_place(reproduction: Reproduction, cell: Cell) -> Iterator[None]:
-    """Add file, line and cell to errors about the options of a cell."""
+def error_place(cell: Cell) -> Iterator[None]:
+    """Add the name of a cell to errors about its options."""
     try:
         yield
     except UsageError as error:
-        error.what = f"{place_of(reproduction, cell, error.what)}{cell.name}: {error.what}"
+        error.what = f"{cell.name}: {error.what}"
         raise
-
-
-def place_of(reproduction: Reproduction, cell: Cell, what: str) -> str:
-    """Return ``FILE, line N: `` of the option that an error quotes, by default of the row.
-
-    Returns an empty string for options that the user gave, which are in no file.
-
-    Args:
-        reproduction: The reproduction.
-        cell: The cell.
-        what: Text of the error.
-    """
-    if reproduction.source is None:
-        return ""
-    names = {name for quoted in _QUOTED.findall(what) for name in (quoted, *quoted.split("."))}
-    if names & _words(cell.said):
-        return ""
-    layers: list[tuple[tuple[str, ...], Mapping[str, Any]]] = [
-        (("rows", cell.row), reproduction.rows[cell.row].options),
-        (("columns", cell.column), reproduction.columns[cell.column].options),
-        (("options",), reproduction.options),
-    ]
-    for path, options in layers:
-        for key, value in options.items():
-            if key in names or names & _words(value):
-                inside = _path(value, names) if isinstance(value, Mapping) else ()
-                return f"{reproduction.source.where((*path, key, *inside))}: "
-    return f"{reproduction.source.where(('rows', cell.row))}: "
-
-
-def _path(values: Mapping[str, Any], names: set[str]) -> tuple[str, ...]:
-    """Return the keys of nested tables that lead to a name."""
-    for key, value in values.items():
-        if names.intersection(key.split(".")):
-            return (key,)
-        if isinstance(value, Mapping) and (inside := _path(value, names)):
-            return (key, *inside)
-    return ()
-
-
-def _words(value: Any) -> set[str]:  # noqa: ANN401 - options are of many types
-    """Return the keys and texts in an option, also split at dots."""
-    if isinstance(value, Mapping):
-        return set().union(*map(_words, value), *map(_words, value.values()))
-    if isinstance(value, list | tuple):
-        return set().union(*map(_words, value))
-    return {str(value), *str(value).split(".")}
 
 
 Note = Callable[[str], None]
@@ -141,11 +90,11 @@ def run_reproduction(
     for cell in progress.to_account():
         note(f"counting {cell.name}")
         if reproduction.draw == "partition":
-            with error_place(reproduction, cell):
+            with error_place(cell):
                 progress.splits[cell.key] = _split_of(cell)
             continue
         count = flops if READERS[cell.figure.read].measure == "flops" else traffic
-        with error_place(reproduction, cell):
+        with error_place(cell):
             progress.rows[cell.key] = count(cell.request())
     return result_of(progress)
 
@@ -188,8 +137,6 @@ def _run(
     with RunBatch(runs, at_once=at_once, follow=follow, group=progress.reproduction.name) as batch:
         checked: list[CheckedRun] = batch.check_all(batch_runs)
         if (wrong := check_error(checked)) is not None:
-            first = next(i for i, one in enumerate(checked) if one.error is not None)
-            wrong.what = f"{place_of(progress.reproduction, cells[first], wrong.what)}{wrong.what}"
             raise wrong
         todo = [one for one in checked if again or one.failed_before is None]
         outcomes = {outcome.batch_run: outcome for outcome in batch.run_all(todo)}
@@ -217,7 +164,7 @@ def _record_outcome(progress: ReproductionProgress, cell: Cell, outcome: Outcome
 
 def _find_finished(progress: ReproductionProgress, cell: Cell, runs: Path) -> bool:
     """Record the finished run of a cell; return True if there is one."""
-    with error_place(progress.reproduction, cell):
+    with error_place(cell):
         run = finished_run(cell, runs)
     if run is not None:
         progress.rows[cell.key], progress.folders[cell.key] = run.rows, run.folder

@@ -117,7 +117,7 @@ def plan_reproduction(
     for number, cell in enumerate(cells):
         progress(cell.name, number / len(cells))
         try:
-            with error_place(reproduction, cell):
+            with error_place(cell):
                 plan = plan_of(cell.request())
                 plan.split(0)
         except UsageError:

@@ -1,4 +1,4 @@
-"""Reader of reproduction files: TOML to a `Reproduction`, errors with file and line.
+"""Reader of reproduction files: TOML to a `Reproduction`, errors with file and key.
 
 The keys are described in docs/how-to/write-a-reproduction.md.
 """
@@ -46,7 +46,7 @@ def read_reproduction(
         origin: Distribution and version, or the file.
 
     Raises:
-        UsageError: The file is not a reproduction; the error names file and line.
+        UsageError: The file is not a reproduction; the error names file and key.
     """
     source_file = open_file(text, file, load)
     return replace(_reproduction(source_file, name), origin=origin, text=text, source=source_file)
