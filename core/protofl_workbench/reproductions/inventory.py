@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -97,29 +97,9 @@ def needs_run(reproduction: Reproduction, cell: Cell) -> bool:
 
 
 def finished_run(cell: Cell, runs: Path) -> Run | None:
-    """Return the run of a cell if it has the required rounds.
-
-    With ``--rounds`` this includes the first rounds of a run with the reproduction's own number of
-    rounds. Methods that depend on this number (``fedkd``) make another run of it.
-    """
-    request = cell.request()
-    found = find(request, runs)
-    if found is not None:
-        return run_of(found)
-    if not cell.begun or not cell.rounds or cell.rounds >= cell.begun:
-        return None
-    requested = RequestedRun.of(
-        replace(request, options={**request.options, "rounds": cell.begun}), ignore
-    )
-    seed, trials = requested.plan.settings.seed, range(requested.plan.settings.trials)
-    for run in requested.candidates(expand_user(runs)):
-        enough = all(len(run.rows_of(trial)) >= cell.rounds for trial in trials)
-        if run.config["seed"] == seed and enough:
-            try:
-                return run_of(run.part(trials, cell.rounds))
-            except UsageError:
-                continue
-    return None
+    """Return the run of a cell if it has the required rounds."""
+    found = find(cell.request(), runs)
+    return None if found is None else run_of(found)
 
 
 def unfinished_run(request: Request, runs: Path) -> Reading | None:

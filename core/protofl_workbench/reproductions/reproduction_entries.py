@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
-from protofl.errors import Diverged, UsageError
+from protofl.errors import Diverged
 from protofl.records.row import Row
-from protofl_workbench.recorded.recorded_run import Run, load_run
-from protofl_workbench.reproductions.account import data_choice
+from protofl_workbench.recorded.recorded_run import load_run
 from protofl_workbench.reproductions.cells import Cell, Change, cells_of
 from protofl_workbench.reproductions.inventory import ReproductionProgress, needs_run
 from protofl_workbench.reproductions.reproduction_figures import (
@@ -62,39 +60,7 @@ def _conditions(progress: ReproductionProgress) -> str:
     pairs = [
         (ours, paper) for ours, paper in pairs if needs_run(reproduction, ours) and paper.options
     ]
-    samples: dict[str, int] = {}
-    for ours, paper in pairs:
-        name, key = str(paper.options.get("dataset")), f"ours:{ours.options.get('dataset')}"
-        if name not in samples and (total := _declared_samples(paper)) is not None:
-            samples[name] = total
-        if key not in samples and (folder := progress.folders.get(ours.key)) is not None:
-            with suppress(UsageError):
-                samples[key] = _samples_of(load_run(folder))
-    return conditions_of(
-        [ours.options for ours, _ in pairs], [paper.options for _, paper in pairs], samples
-    )
-
-
-def _samples_of(run: Run) -> int:
-    """Return the number of samples that a run uses in its first trial.
-
-    Raises:
-        UsageError: The split is not recorded.
-    """
-    split = run.split(0)
-    tables = (split.train_counts, split.test_counts, split.validation_counts)
-    return int(sum(t.sum() for t in tables)) + split.public_samples + split.global_test_samples
-
-
-def _declared_samples(cell: Cell) -> int | None:
-    """Return the number of samples that a data set declares; None if it declares none."""
-    try:
-        request = cell.request()
-        plugin = data_choice(request.options, request.registry).plugin
-    except UsageError:
-        return None
-    outline = getattr(plugin, "outline", None)
-    return None if outline is None else sum(outline["train"]) + sum(outline.get("test", ()))
+    return conditions_of([ours.options for ours, _ in pairs], [paper.options for _, paper in pairs])
 
 
 def _entry(progress: ReproductionProgress, cell: Cell) -> CellResult:

@@ -14,7 +14,6 @@ from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 from protofl_workbench.batch.batch_tasks import check_error
 from protofl_workbench.batch.run_batch import RunBatch
-from protofl_workbench.recorded.recorded_run import load_run
 from protofl_workbench.reproductions.account import flops, plan_of, traffic
 from protofl_workbench.reproductions.cells import Cell, Change
 from protofl_workbench.reproductions.inventory import (
@@ -117,7 +116,7 @@ def missing_error(progress: ReproductionProgress, missing: Mapping[str, UsageErr
 
 def _run(
     progress: ReproductionProgress,
-    own: Sequence[Cell],
+    cells: Sequence[Cell],
     runs: Path,
     at_once: int | None,
     follow: events.Follow,
@@ -125,12 +124,7 @@ def _run(
     again: bool,
 ) -> None:
     """Execute the runs of cells whose data are here."""
-    own = [cell for cell in own if cell.key not in progress.missing]
-    if progress.change.rounds is not None:
-        for cell in own:
-            if _find_finished(progress, cell, runs) and _lacks_end(progress, cell):
-                del progress.rows[cell.key]
-    cells = [cell for cell in own if cell.key not in progress.rows]
+    cells = [cell for cell in cells if cell.key not in progress.missing]
     batch_runs = [BatchRun(cell.name, cell.request()) for cell in cells]
     if not batch_runs:
         return
@@ -162,25 +156,13 @@ def _record_outcome(progress: ReproductionProgress, cell: Cell, outcome: Outcome
             progress.rows[cell.key] = outcome.run.rows
 
 
-def _find_finished(progress: ReproductionProgress, cell: Cell, runs: Path) -> bool:
-    """Record the finished run of a cell; return True if there is one."""
-    with error_place(cell):
-        run = finished_run(cell, runs)
-    if run is not None:
-        progress.rows[cell.key], progress.folders[cell.key] = run.rows, run.folder
-    return run is not None
-
-
-def _lacks_end(progress: ReproductionProgress, cell: Cell) -> bool:
-    """Return True if the run of a cell was killed before its end, which is still to be written."""
-    run = load_run(progress.folders[cell.key])
-    return bool(run.config["rounds"] == cell.rounds) and run.lacks_end
-
-
 def _find_runs(progress: ReproductionProgress, runs: Path, note: Note) -> None:
     for cell in progress.to_run():
         note(f"looking for {cell.name}")
-        if _find_finished(progress, cell, runs):
+        with error_place(cell):
+            run = finished_run(cell, runs)
+        if run is not None:
+            progress.rows[cell.key], progress.folders[cell.key] = run.rows, run.folder
             continue
         if (unfinished := unfinished_run(cell.request(), runs)) is None:
             progress.parts[cell.key] = reuse_notes(cell.request(), runs)

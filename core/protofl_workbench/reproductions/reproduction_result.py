@@ -301,26 +301,16 @@ def facts_of(
 def conditions_of(
     options: Sequence[Mapping[str, Any]],
     published: Sequence[Mapping[str, Any]],
-    samples: Mapping[str, int],
 ) -> str:
-    """Return what is not as in the paper: data and their samples, rounds and trials.
+    """Return what is not as in the paper: data, rounds and trials.
 
     Args:
         options: Options of the runs, one for each cell.
         published: Options of the same cells with the paper's settings.
-        samples: {data set: number of samples}, of those that are known; the data set of a cell of
-            ours is ``ours:NAME``, because a part may be used.
     """
     parts = []
-    for was, now in dict.fromkeys(
-        (str(old.get("dataset")), str(new.get("dataset")))
-        for old, new in zip(published, options, strict=True)
-        if (old.get("dataset"), old.get("subset")) != (new.get("dataset"), new.get("subset"))
-    ):
-        ours, theirs = samples.get(f"ours:{now}"), samples.get(was)
-        of = [f" with {n:,} samples" if n is not None else "" for n in (ours, theirs)]
-        if was != now or of[0] != of[1]:
-            parts.append(f"data {_short(now)}{of[0]} in place of {_short(was)}{of[1]}")
+    pairs = [(_data(old), _data(new)) for old, new in zip(published, options, strict=True)]
+    parts += [f"data {now} in place of {was}" for was, now in dict.fromkeys(pairs) if was != now]
     for key, one in (("rounds", "round"), ("trials", "trial")):
         now, was = _numbers(options, key), _numbers(published, key)
         if now and was and now != was:
@@ -328,10 +318,11 @@ def conditions_of(
     return f"not the published conditions: {', '.join(parts)}" if parts else ""
 
 
-def _short(dataset: str) -> str:
-    """Return the name of a data set without the folder of its file."""
-    name, sign, file = dataset.partition(":")
-    return f"{name}{sign}{Path(file).name}"
+def _data(options: Mapping[str, Any]) -> str:
+    """Return the data set without the folder of its file, and the part of it that is used."""
+    name, sign, file = str(options.get("dataset")).partition(":")
+    part = f" (subset {options['subset']})" if options.get("subset") else ""
+    return f"{name}{sign}{Path(file).name}{part}"
 
 
 def _numbers(options: Sequence[Mapping[str, Any]], key: str) -> str:
