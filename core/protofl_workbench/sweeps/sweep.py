@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,7 +12,6 @@ from protofl.runs.request.plugin_names import places_in
 from protofl.runs.request.request import Request, read_request
 from protofl.system.consent import check_code
 from protofl.system.files.atomic import write_file
-from protofl.system.files.home import expand_user
 from protofl.system.files.lock import LOCK
 from protofl.system.files.tables import read_table, to_toml
 from protofl.system.options.parsing import as_typed
@@ -271,38 +269,12 @@ def _as_config(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_same_place(sweep: Sweep) -> None:
-    """Check that relative paths in the options of a sweep are valid in this folder.
+    """Check that a sweep is resumed where it was started, as its options may have relative paths.
 
     Raises:
-        UsageError: There are relative paths, and this is another folder.
+        UsageError: This is another folder.
     """
-    if sweep.where == Path.cwd():
-        return
-    options = {
-        **sweep.base.options,
-        "grid": [value for axis in sweep.axes for value in axis.values],
-    }
-    paths = [text for text in _texts(options) if _is_below(sweep.where, text)]
-    if paths:
+    if sweep.where != Path.cwd():
         raise UsageError(
-            f"the sweep was started in {sweep.where}, and its option {paths[0]} is relative to it",
-            do=f"go there first: cd {sweep.where}",
+            f"the sweep was started in {sweep.where}", do=f"go there first: cd {sweep.where}"
         )
-
-
-def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 - options are of many types
-    """Yield all texts in options, without keys."""
-    if isinstance(value, Mapping):
-        value = [*value.values()]
-    if isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _texts(inner)
-    elif isinstance(value, (str, Path)):
-        yield str(value)
-
-
-def _is_below(where: Path, text: str) -> bool:
-    """Return True if a text is ``PATH`` or ``NAME:PATH`` with a relative path in a folder."""
-    paths = [*[text][: os.sep in text], text.partition(":")[2]]
-    relative = [path for path in paths if path and not expand_user(path).is_absolute()]
-    return any(os.path.exists(where / path) for path in relative)
