@@ -90,14 +90,19 @@ def compare(
     if out is not None:
         checked("--out", out, force=force)
     with render.waiting("reading"):
-        arguments = {
-            "figures": figure or (), "target": target, "baseline": baseline,
-            "by": group_by or (), "rounds": rounds, "confidence": confidence,
-            "labels": label or (), "order": order,
-        }  # fmt: skip
         from protofl_workbench.comparing.compare import compare as compared
 
-        comparison = compared(runs, **arguments)
+        comparison = compared(
+            runs,
+            figure or (),
+            target=target,
+            baseline=baseline,
+            by=group_by or (),
+            rounds=rounds,
+            confidence=confidence,
+            labels=label or (),
+            order=order,
+        )
     if as_json:
         print_json(comparison.to_values())
     elif kind == "table":

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -28,11 +29,14 @@ from protofl_cli.options.reproduction_options import (
 from protofl_cli.screens import render
 
 if TYPE_CHECKING:
+    from protofl_cli.screens.batch_screen import BatchScreen
     from protofl_workbench.reproductions.benchmark.benchmark_execution import BenchmarkProgress
     from protofl_workbench.reproductions.cells import Change
     from protofl_workbench.reproductions.reproduction import Reproduction
     from protofl_workbench.reproductions.reproduction_result import ReproductionResult
 
+
+Done = TypeVar("Done")
 
 _how = partial(option, rich_help_panel="Runs")
 LIST = typer.Option("--list", help="List the reproductions and exit.")
@@ -186,8 +190,16 @@ def reproduce(
     if plan:
         _plan(loaded, change, runs, as_json=as_json)
         return
-    how = {"skip_missing": skip_missing, "again": again, "at_once": at_once}
-    result = _done(loaded, change, runs, start=not no_run, **how)
+
+    def run(screen: BatchScreen) -> ReproductionResult:
+        with put_off():
+            from protofl_workbench.reproductions.reproduction_execution import run_reproduction
+        return run_reproduction(
+            loaded, change, runs, start=not no_run, skip_missing=skip_missing, again=again,
+            at_once=at_once, follow=screen, note=screen.loading,
+        )  # fmt: skip
+
+    result = _done(run)
     _show(result, form, out, as_json=as_json)
     if any(entry.state in ("failed", "broken off") for entry in result.entries.values()):
         raise typer.Exit(1)
@@ -219,7 +231,20 @@ def _benchmark(
             f"--plan: {loaded.name} is a benchmark, whose runs depend on its search",
             do="leave --plan out; --scale smoke checks in minutes that everything runs",
         )
-    progress = _benchmark_done(loaded, change, runs, added=added, **how)
+
+    def run(screen: BatchScreen) -> BenchmarkProgress:
+        with put_off():
+            from protofl_workbench.reproductions.benchmark.benchmark_execution import run_benchmark
+
+        def planned(count: int) -> None:
+            screen.total = count
+
+        return run_benchmark(
+            loaded, change, runs, added=added, follow=screen, note=screen.loading, planned=planned,
+            **how,
+        )  # fmt: skip
+
+    progress = _done(run)
     if out is not None:
         from protofl_workbench.reproductions.benchmark.benchmark_page import write_page
 
@@ -231,37 +256,6 @@ def _benchmark(
         show_benchmark(progress)
     if progress.failed or any("failed" in record for record in progress.records.values()):
         raise typer.Exit(1)
-
-
-def _benchmark_done(
-    loaded: Reproduction,
-    change: Change,
-    runs: Path,
-    **how: Any,  # noqa: ANN401
-) -> BenchmarkProgress:
-    """Run a benchmark, with a live line for every run."""
-    from protofl_cli.screens.batch_screen import BatchScreen, show_failures
-
-    try:
-        with BatchScreen() as screen:
-            screen.loading("loading")
-            with put_off():
-                from protofl_workbench.reproductions.benchmark.benchmark_execution import (
-                    run_benchmark,
-                )
-
-            def planned(count: int) -> None:
-                screen.total = count
-
-            progress = run_benchmark(
-                loaded, change, runs, follow=screen, note=screen.loading, planned=planned, **how
-            )
-            screen.end()
-            show_failures(screen.failed)
-        return progress
-    except KeyboardInterrupt as stop:
-        do_this = "finished runs are saved; resume with the same command"
-        raise typer.Exit(interrupted(stop, do_this)) from None
 
 
 def _show(result: ReproductionResult, form: str | None, out: Path | None, *, as_json: bool) -> None:
@@ -371,23 +365,14 @@ def _plan(reproduction: Reproduction, change: Change, runs: Path, *, as_json: bo
         show_plan(planned)
 
 
-def _done(reproduction: Reproduction, change: Change, runs: Path, **how: Any) -> Any:  # noqa: ANN401
-    """Run the reproduction, with a live line for every run."""
+def _done(run: Callable[[BatchScreen], Done]) -> Done:
+    """Do runs, with a live line for each."""
     from protofl_cli.screens.batch_screen import BatchScreen, show_failures
 
     try:
         with BatchScreen() as screen:
             screen.loading("loading")
-            with put_off():
-                from protofl_workbench.reproductions.reproduction_execution import run_reproduction
-            result = run_reproduction(
-                reproduction,
-                change,
-                runs,
-                follow=screen,
-                note=lambda line: screen.loading(line),
-                **how,
-            )
+            result = run(screen)
             screen.end()
             show_failures(screen.failed)
         return result
