@@ -1,4 +1,4 @@
-"""Measurements of a method for its card, as an object and as JSON values."""
+"""Measurements of a method for its page, as an object and as JSON values."""
 
 from __future__ import annotations
 

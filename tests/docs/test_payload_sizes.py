@@ -1,4 +1,4 @@
-"""Tests of the sizes of payloads on method cards: formulas against bytes that runs count."""
+"""Tests of the sizes of payloads on methods' pages: formulas against bytes that runs count."""
 
 from __future__ import annotations
 

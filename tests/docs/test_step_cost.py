@@ -1,4 +1,4 @@
-"""Tests of the cost of a step on method cards."""
+"""Tests of the cost of a step on methods' pages."""
 
 from __future__ import annotations
 

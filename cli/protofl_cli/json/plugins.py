@@ -1,4 +1,4 @@
-"""Models of ``list-plugins``, ``show``, ``check`` and ``card``."""
+"""Models of ``list-plugins``, ``show`` and ``check``."""
 
 from __future__ import annotations
 
