@@ -34,17 +34,13 @@ def result_of(progress: ReproductionProgress) -> ReproductionResult:
     entries = {(c.row, c.column): _entry(progress, c) for c in progress.cells}
     variant = reproduction.variant if change.variant is None else change.variant
     options = [c.options for c in progress.cells if c.options and needs_run(reproduction, c)]
-    usual = Change(change.scale, change.variant, change.only, change.columns)
-    before = [
-        c.options for c in cells_of(reproduction, usual) if c.options and needs_run(reproduction, c)
-    ]
     return ReproductionResult(
         reproduction,
         tuple(dict.fromkeys(cell.row for cell in progress.cells)),
         tuple(dict.fromkeys(cell.column for cell in progress.cells)),
         entries,
         change.scale,
-        facts_of(reproduction, change.scale, variant, options, before),
+        facts_of(reproduction, change.scale, variant, options),
         _conditions(progress),
     )
 

@@ -134,7 +134,7 @@ def plan_reproduction(
     options = [
         cell.options for cell in state.cells if cell.options and needs_run(reproduction, cell)
     ]
-    facts = facts_of(reproduction, change.scale, variant, options, options)
+    facts = facts_of(reproduction, change.scale, variant, options)
     files = {name: about for cell in cells for name, about in cell.lacks.items()}
     classes = [cell.request().options.get("classes", {}) for cell in cells]
     places = dict.fromkeys(

@@ -263,7 +263,6 @@ def facts_of(
     scale: str,
     variant: str,
     options: Sequence[Mapping[str, Any]],
-    before: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[str, ...]:
     """Return the facts of a title: scale, splits, trials, rounds, and how rounds are chosen.
 
@@ -272,7 +271,6 @@ def facts_of(
         scale: Name of the scale.
         variant: Name of the variant; empty for the paper's equations.
         options: Options of all runs.
-        before: Options of all runs before the user's changes.
     """
     about = reproduction.scales[scale].about
     facts = []
@@ -283,10 +281,8 @@ def facts_of(
     if options:
         facts.append(_splits(options))
         for key, one in (("trials", "trial"), ("rounds", "round")):
-            now, was = _numbers(options, key), _numbers(before, key)
-            if now:
-                of = f" of {was}" if was and was != now else ""
-                facts.append(f"{now}{of} {one}{'' if now == '1' and not of else 's'}")
+            if now := _numbers(options, key):
+                facts.append(f"{now} {one}{'' if now == '1' else 's'}")
     places = [(row, column) for row in reproduction.rows for column in reproduction.columns]
     figures = [
         reproduction.figure_of(*place) for place in places if not reproduction.is_empty(*place)

@@ -119,7 +119,7 @@ def result():
         ("b", "y"): CellResult("b", "y", "missing", text="40", why="cifar10 is not here"),
     }
     options = [{"partition": "dirichlet", "trials": 2, "rounds": 60, "hold_split": True}]
-    facts = facts_of(reproduction, "paper", "", options, [{**options[0], "rounds": 1000}])
+    facts = facts_of(reproduction, "paper", "", options)
     return ReproductionResult(reproduction, ("a", "b"), ("x", "y"), entries, "paper", facts)
 
 
@@ -132,7 +132,7 @@ def test_scale_paper_is_of_reproductions_with_published_figures(result):
 def test_a_title_says_all_that_belongs_to_it(result):
     assert result.title == (
         "Paper, Table 1: A table (protofl's splits of seed 0, one for all trials; "
-        "2 trials; 60 of 1000 rounds; best round on test samples)"
+        "2 trials; 60 rounds; best round on test samples)"
     )
     assert result.notes == [
         "on average 0.23 points above the published figures (2 cells)",
