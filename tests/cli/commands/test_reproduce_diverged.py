@@ -136,7 +136,7 @@ def test_it_is_marked_wherever_it_is_shown(broken, reproductions, cli, tmp_path)
         assert marked in text and note in text
     pf.report(broken, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8").replace("&#39;", "'")
-    assert marked in page and note in page and "2 of 4 cells" in page
+    assert marked in page and note in page and "1 of 2 cells" in page
     first = next(csv.DictReader(as_text(broken, "csv").splitlines()))
     cell = json.loads(as_text(broken, "json"))["cells"][0]
     for record in (first, cell):
