@@ -13,7 +13,6 @@ from typer.core import TyperGroup
 from protofl_cli import standard_streams
 from protofl_cli.commands import (
     board,
-    card,
     check,
     compare,
     data,
@@ -24,7 +23,6 @@ from protofl_cli.commands import (
     partition,
     plot,
     publish,
-    replay,
     report,
     reproduce,
     run,
@@ -273,10 +271,8 @@ add(app, "verify", verify.verify, USE)
 add(app, "board", board.board, USE)
 add(app, "score", score.score, USE)
 add(app, "evaluate", evaluate.evaluate, USE)
-add(app, "replay", replay.replay, USE)
 add(app, "list-plugins", list_plugins.list_plugins, USE)
 add(app, "show", show.show, USE)
-add(app, "card", card.card, USE)
 app.add_typer(
     group_of(
         {"list": data.list_data, "import": data.import_data},

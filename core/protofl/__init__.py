@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from protofl_workbench.publishing.publication import publish
     from protofl_workbench.publishing.verification import verify
     from protofl_workbench.recorded.recorded_run import Run, load_run
-    from protofl_workbench.replaying.replay import replay
     from protofl_workbench.reporting.page import report
     from protofl_workbench.reproductions.reproduction_interface import reproduce, reproduction
     from protofl_workbench.sweeps.sweep_interface import sweep
@@ -97,7 +96,6 @@ _NAMES = {
     "protofl_workbench.publishing.board": "board",
     "protofl_workbench.publishing.publication": "publish",
     "protofl_workbench.publishing.verification": "verify",
-    "protofl_workbench.replaying.replay": "replay",
     "protofl_workbench.reporting.page": "report",
     "protofl_workbench.reproductions.reproduction_interface": "reproduction reproduce",
     "protofl_workbench.sweeps.sweep_interface": "sweep",
@@ -160,7 +158,6 @@ __all__ = [
     "publish",
     "random_stream",
     "read_weights",
-    "replay",
     "report",
     "reproduce",
     "reproduction",

@@ -11,7 +11,7 @@ from typing import Any
 
 import protofl
 from protofl_cli.pages.hook_texts import signature
-from protofl_cli.screens.markdown_tables import code
+from markdown_tables import code
 from site_text import prose
 
 PAGE = "python.md"
@@ -137,27 +137,35 @@ TYPES = (
     "protofl_workbench.recorded.observed.Features",
     "protofl_workbench.recorded.observed.Images",
     "protofl_workbench.recorded.predicted.Predicted",
-    "protofl_workbench.replaying.replay.Replay",
-    "protofl_workbench.replaying.replay.Replayed",
     "protofl_workbench.publishing.publication.Publication",
     "protofl_workbench.publishing.verification.Verification",
     "protofl_workbench.publishing.verification.Repeated",
     "protofl_workbench.publishing.layout.Digests",
     "protofl_workbench.publishing.board.Board",
-    "protofl_workbench.replaying.replayed_server.ReplayedRound",
 )
 """Classes that programs receive and need not import."""
 
 
-SPACES = {name: space for space in ("backends", "datasets", "models", "schedules") for name in getattr(protofl, space).__all__}
+SPACES = {
+    name: space
+    for space in ("backends", "datasets", "models", "schedules")
+    for name in getattr(protofl, space).__all__
+}
 """{name: the module of `protofl` that it is in}, of types for plugins of a kind."""
-NAMESPACES = ("protofl.functional.", "protofl.plots.", *(f"protofl.{space}." for space in {*SPACES.values()}))
+NAMESPACES = (
+    "protofl.functional.",
+    "protofl.plots.",
+    *(f"protofl.{space}." for space in {*SPACES.values()}),
+)
 """Public modules; a name in one is shown with it."""
 
 
 def api(*names: str) -> str:
     """Return the sections of several names: public names, or paths ``protofl.FOLDER.MODULE.NAME``."""
-    return "\n\n".join(section(n if n.startswith(("protofl.", "protofl_workbench.")) else f"protofl.{n}") for n in names)
+    return "\n\n".join(
+        section(n if n.startswith(("protofl.", "protofl_workbench.")) else f"protofl.{n}")
+        for n in names
+    )
 
 
 def types() -> str:

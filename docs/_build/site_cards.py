@@ -1,4 +1,4 @@
-"""The measured part of the methods' pages: the sections that ``protofl card`` prints below a page.
+"""The measured part of the methods' pages: sizes, cost, benchmark and published figures.
 
 Payload sizes and costs take some seconds for each method, so they are measured once and stored;
 ``tests/update.py`` measures a new method.
@@ -7,16 +7,30 @@ Payload sizes and costs take some seconds for each method, so they are measured 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import step_cost
+from benchmark_figures import BENCHMARK, BenchmarkRow, benchmark_rows, settings_of
+from markdown_tables import code, table
+from measurements import Measurements, measure
+from payload_sizes import DIRECTIONS, ROUNDS, SHOWN, SIZES, SYMBOLS, KeySize, fitted
+from published_figures import PublishedRow, installed_reproductions, published_rows
+from site_methods import PAGES
+from step_cost import BASELINE
+
 from protofl.hooks.discovery.registry import Registry
-from protofl_cli.pages.method_cards import make_card, measured_sections
-from protofl_workbench.reproductions.benchmark.standings import BenchmarkSetting
-from protofl_workbench.cards.benchmark_figures import BENCHMARK, record_folders, settings_of
-from protofl_workbench.cards.measurements import Measurements, measure
-from protofl_workbench.cards.published_figures import installed_reproductions
+from protofl.hooks.wire.keys import declared_keys, reveals_of
+from protofl_workbench.reproductions.benchmark import standings_tables
+from protofl_workbench.reproductions.benchmark.standings import (
+    BETTER,
+    EQUAL,
+    WORSE,
+    BenchmarkSetting,
+)
 
 STORED = Path(__file__).with_name("measured.json")
 """{method: its measurements}, a line for each method."""
@@ -59,19 +73,223 @@ def update_measured(
     return todo
 
 
+@dataclass(frozen=True)
+class Card:
+    """What the sections below a method's page show.
+
+    Attributes:
+        name: Name of the method.
+        method: The class.
+        page: Its hand-written page.
+        measured: Its payload sizes and costs.
+        benchmark: Its figures in the benchmark.
+        published: Published figures.
+    """
+
+    name: str
+    method: type
+    page: str
+    measured: Measurements
+    benchmark: Sequence[BenchmarkRow]
+    published: Sequence[PublishedRow]
+
+    @property
+    def benchmark_command(self) -> str:
+        """The command that makes the figures of the benchmark."""
+        return f"protofl reproduce {BENCHMARK} --only {self.name}"
+
+
 def card_sections(name: str) -> str:
     """Return the sections below the page of a method."""
-    registry, stored = Registry(), _stored().get(name)
+    stored = _stored().get(name)
     if stored is None:
         return f"Payload sizes and cost are not measured yet: `{UPDATE} {name}`."
-    method = registry.load("method", name)
-    plugin = registry.find("method", name)
-    about = {
-        "distribution": plugin.distribution,
-        "version": plugin.version,
-        "target": plugin.target,
-    }
-    return measured_sections(make_card(name, method, about, stored, _settings(), _reproductions()))
+    (benchmark,) = (one for one in _reproductions() if one.name == BENCHMARK)
+    card = Card(
+        name,
+        Registry().load("method", name),
+        (PAGES / f"{name}.md").read_text(encoding="utf-8"),
+        stored,
+        benchmark_rows(name, benchmark, _settings()),
+        published_rows(name, _reproductions()),
+    )
+    return measured_sections(card)
+
+
+def measured_sections(card: Card) -> str:
+    """Return the sections below the page: leaks, sizes, cost, benchmark, published figures."""
+    parts = [
+        f"## What it reveals\n\n{_reveals(card)}",
+        f"## Payload sizes\n\n{_payload_sizes(card)}",
+        f"## Cost\n\n{_cost(card)}",
+        f"## Benchmark\n\n{_benchmark(card)}",
+        f"## Published figures\n\n{_published(card)}",
+    ]
+    return "\n\n".join(parts)
+
+
+def revealed(method: type) -> list[tuple[str, str]]:
+    """Return each key of the uploads, and what a curious server learns from it."""
+    keys = declared_keys(method, "uploads")
+    return [(name, reveals_of(name, key)) for name, key in keys.items()]
+
+
+def _reveals(card: Card) -> str:
+    """Return what a curious server learns from the uploads."""
+    if getattr(card.method, "uploads", None) is None:
+        return "Not known: the method declares no `uploads`."
+    rows = [(code(name), text) for name, text in revealed(card.method)]
+    if not rows:
+        return "Nothing: clients send nothing to the server."
+    return (
+        "What a curious server learns about a client from each key of its uploads, with the "
+        "default options and without `--with`. It follows from the keys that the method declares; "
+        "`protofl leak RUN` measures it for a run. Other clients see only downloads; of what one "
+        "client alone has sent, such as the prototype of a class that only it has, they see "
+        f"that client's own.\n\n{table(('key', 'reveals'), rows)}"
+    )
+
+
+def _payload_sizes(card: Card) -> str:
+    """Return the declared keys with their bytes by formula and as measured."""
+    measured = card.measured
+    if not measured.keys and not measured.payloads:
+        return "No key of a payload is declared."
+    if not measured.keys and any(payload.bytes for payload in measured.payloads):
+        return "The method sends tensors and declares none: add `uploads` and `downloads`."
+    if not measured.keys:
+        return "Nothing travels: 0 bytes in each direction."
+    sizes = SIZES[:SHOWN] if measured.payloads else ()
+    head = ["key", "shape", "bytes", *(f"C={c}, K={k}" for c, k in sizes), *last]
+    rows = []
+    for direction in DIRECTIONS:
+        keys = [key for key in measured.keys if key.direction == direction]
+        for key in keys:
+            counted = ["not sent" if count is None else f"{count:,}" for count in key.measured]
+            formula = key.formula or "–"
+            if "parameters" in formula and (fit := fitted(key.measured)):
+                formula += f": {fit}"
+            row = [f"{direction}: {code(key.name)}", key.shape, formula, *counted[: len(sizes)]]
+            rows.append([*row, key.meaning])
+        payloads = [payload for payload in measured.payloads if payload.direction == direction]
+        if payloads and keys:
+            whole = [payload.bytes for payload in payloads]
+            recorded = [payload.recorded_bytes for payload in payloads]
+            for label, counts, formula in (
+                ("in all", whole, fitted(whole)),
+                ("in the record", recorded, ""),
+            ):
+                row = [f"{direction}: {label}", "", formula, *(f"{n:,}" for n in counts)]
+                rows.append([*row[: 3 + len(sizes)], ""])
+    text = f"Bytes of one payload between the server and one client. {_symbols(measured.keys)}"
+    if measured.payloads:
+        text += (
+            f" The numbers are those of the last of {ROUNDS} rounds of toy runs with the default "
+            "options, in which every client has all classes. Sums with C and K are those of these "
+            "small nets. The record of a run adds the header of the file format, which names the "
+            "tensors."
+        )
+    else:
+        text += f" Not measured: {measured.not_measured['payloads']}"
+    return f"{text}\n\n{table(head, rows)}"
+
+
+def _symbols(keys: Sequence[KeySize]) -> str:
+    """Return a sentence with the meanings of the sizes in the table."""
+    used = {"C", "K", *(word for key in keys for word in re.findall(r"\w+", key.shape))}
+    known = [f"{symbol}: {meaning}" for symbol, meaning in SYMBOLS.items() if symbol in used]
+    return f"{'; '.join(known)}."
+
+
+def _cost(card: Card) -> str:
+    """Return the cost of a step beside that of `local`."""
+    cost, versions = card.measured.cost, card.measured.versions
+    if cost is None:
+        return f"Not measured: {card.measured.not_measured['cost']}"
+    low, ratio, high = cost.quartiles
+    counts = [
+        ("multiply-adds of a step", "client_multiply_adds", step_cost.STEPS),
+        ("calls of ATen of a step", "client_calls", step_cost.STEPS),
+        ("multiply-adds of the server in a round", "server_multiply_adds", 1),
+        ("calls of ATen of the server in a round", "server_calls", 1),
+    ]
+    rows = [("processor time of a step", "", "", f"{ratio:.2f} ({low:.2f} … {high:.2f})")]
+    for label, name, parts in counts:
+        ours, local = (getattr(spent, name) / parts for spent in (cost.method, cost.baseline))
+        times = f"{ours / local:.2f}" if parts > 1 else ""
+        rows.append((label, f"{ours:,.0f}", f"{local:,.0f}", times))
+    text = (
+        "A step is one mini-batch of local training, with its share of everything else that a "
+        "client computes in a round: prototypes, distillation, packing of payloads. Measured with "
+        f"the default options on toy images: `{cost.models}`, {step_cost.SIDE}×"
+        f"{step_cost.SIDE} pixels, {step_cost.CLASSES} classes, batches of {step_cost.BATCH}. "
+        f"Rounds of `{card.name}` and `{BASELINE}` took turns in one process with one thread; the "
+        f"ratio of times is the median of {step_cost.PAIRS} pairs of rounds, with the quartiles. "
+        f"It depends on the model and on the machine ({versions['processor']}). Calls of ATen "
+        f"depend on torch ({versions['torch']}) and on the processor, which may have fused "
+        "kernels; multiply-adds do not."
+    )
+    return f"{text}\n\n{table(('', card.name, BASELINE, 'ratio'), rows)}"
+
+
+OUTCOMES = {
+    BETTER: "Significantly more accurate than `local`",
+    EQUAL: "Not significantly different from `local`",
+    WORSE: "Significantly less accurate than `local`",
+}
+"""Sentences by the outcome of the test against ``local``."""
+
+
+def _benchmark(card: Card) -> str:
+    """Return when the method works and when not: its figures beside those of `local`."""
+    if not card.benchmark:
+        return f"No figure yet. `{card.benchmark_command}` makes one."
+    parts = []
+    for outcome, sentence in OUTCOMES.items():
+        labels = [row.label for row in card.benchmark if row.against_local == outcome]
+        parts += [f"- {sentence}: {'; '.join(labels)}."] if labels else []
+    compared = [row for row in card.benchmark if row.against_local and row.baseline]
+    parts += [f"- {row.label}: {row.baseline}." for row in compared]
+    parts += [f"- {row.label}: {row.reason.rstrip('.')}." for row in card.benchmark if row.reason]
+    rows = [
+        (
+            row.label,
+            standings_tables.accuracy(row.accuracy, row.seeds),
+            standings_tables.interval(row.low, row.high),
+            standings_tables.percent(row.local),
+            standings_tables.place(row.rank, row.ranked),
+            standings_tables.megabytes(row.upload),
+            standings_tables.megabytes(row.download),
+        )
+        for row in card.benchmark
+        if row.seeds
+    ]
+    head = ("setting", "accuracy %", "interval", "`local` %", "rank", "MB up", "MB down")
+    text = (
+        "Under equal conditions for all methods: the same data, splits and nets, tuned with the "
+        "same budget on validation samples. Accuracies are means over seeds in the round that "
+        "validation chose; the test is Wilcoxon's over clients and seeds, corrected by Holm. "
+        f"`{card.benchmark_command}` makes these figures."
+    )
+    tables = [standings_tables.markdown_table(head, rows)] if rows else []
+    return "\n\n".join([text, *(["\n".join(parts)] if parts else []), *tables])
+
+
+def _published(card: Card) -> str:
+    """Return the published figures, a row for each row of a published table."""
+    if not card.published:
+        return "The installed reproductions have no row of this method."
+    rows = [
+        (
+            f"{row.paper}, {row.place}: {row.title}{' (derived)' * row.derived}",
+            "" if row.row == card.name else row.row,
+            "; ".join(f"{label} {text}".strip() for label, text in row.figures.items()),
+            code(f"protofl reproduce {row.reproduction}"),
+        )
+        for row in card.published
+    ]
+    head = ("where", "row", "figures", "command")
+    return f"As printed in papers; the commands compute them again.\n\n{table(head, rows)}"
 
 
 _stored = lru_cache(read_measured)
@@ -82,7 +300,7 @@ _reproductions = lru_cache(installed_reproductions)
 def _settings() -> list[BenchmarkSetting]:
     """Return the standings of the committed records."""
     (benchmark,) = (one for one in _reproductions() if one.name == BENCHMARK)
-    return settings_of(benchmark, record_folders(benchmark))
+    return settings_of(benchmark)
 
 
 def method_of(place: str) -> str:

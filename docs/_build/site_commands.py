@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 from protofl_cli.app import app
-from protofl_cli.screens.markdown_tables import code, table
+from markdown_tables import code, table
 
 BRACKETS = re.compile(r"(?P<what>.*) \((?:(?P<limits>.*); )?default: (?P<default>.*)\)", re.DOTALL)
 NEEDED = re.compile(r"(?P<what>.*) \(needed\)", re.DOTALL)

@@ -76,7 +76,9 @@ def make(folder: Path, out: Path, rounds: int | None = None) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     found = [folder / name for name in shown(page) if (folder / name).is_file()]
     for path in found:
-        if path.suffix == ".png":  # 256 colours show a chart as well, in less than half of the bytes
+        if (
+            path.suffix == ".png"
+        ):  # 256 colours show a chart as well, in less than half of the bytes
             Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
     return [Path(shutil.copy(path, out / path.name)) for path in found]
 

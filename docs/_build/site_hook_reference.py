@@ -10,7 +10,7 @@ import site_api
 from protofl.hooks.discovery.kinds import KINDS, spec_hooks
 from protofl.hooks.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
 from protofl_cli.pages.hook_texts import WHEN, example, returns, signature, writers
-from protofl_cli.screens.markdown_tables import code, table
+from markdown_tables import code, table
 from site_text import first_line, prose
 
 WHERE = {"run": "before", "server": "server", "client": "client"}
@@ -61,7 +61,12 @@ def hooks_of_kind(kind: str) -> str:
             whose = f" of {_called(kind, owner)}" if owner else ""
             parts.append(f"An example{whose}:\n\n```py\n{lines}\n```")
         names = ", ".join(_called(kind, name) for name in writers(kind, hook))
-        if names and kind in ("method", "payload-transform", "generator", "engine"):  # of others all write it
+        if names and kind in (
+            "method",
+            "payload-transform",
+            "generator",
+            "engine",
+        ):  # of others all write it
             parts.append(f"Written by: {names}.")
     return "\n\n".join(parts)
 

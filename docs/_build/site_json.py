@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from protofl_cli.app import app
 from protofl_cli.json.json_output import schema_of
-from protofl_cli.screens.markdown_tables import code, table
+from markdown_tables import code, table
 from protofl_cli.pages.schema_pages import models
 
 FOLDER = Path(__file__).parents[1] / "reference" / "schemas"
@@ -109,7 +109,9 @@ def _type(schema: dict[str, Any], known: dict[str, Any]) -> str:
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices:
         texts = [_type(each, known) for each in choices]
-        return " or ".join(dict.fromkeys(texts)) if len(texts) < 7 or "oneOf" in schema else "any type"
+        return (
+            " or ".join(dict.fromkeys(texts)) if len(texts) < 7 or "oneOf" in schema else "any type"
+        )
     kind = schema.get("type")
     if kind == "array":
         if "prefixItems" in schema:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from protofl_cli.screens.markdown_tables import code, table
+from markdown_tables import code, table
 
 FOLDER = "reference/methods"
 PAGES = Path(__file__).parents[1] / FOLDER

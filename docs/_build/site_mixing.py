@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from protofl_cli.screens.markdown_tables import code, table
+from markdown_tables import code, table
 
 STORED = Path(__file__).parents[2] / "tests/contract/mixing.txt"
 

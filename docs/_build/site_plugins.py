@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from protofl.data.spec import in_words
 from protofl.hooks.discovery.registry import Registry
 from protofl.federation.plan.run_data import kinds_of
+from protofl.system.options.plugin_options import Config, VariantConfig
 from protofl.system.options.table import CHOOSING
 from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.plugin.members import choose
 from protofl.hooks.wire.keys import Key
-from protofl_cli.pages import method_cards
+from protofl_cli.options.options import AFTER_NAME, plugin_option_rows, value_text
 from protofl_cli.pages.topic_pages import declared_by
-from protofl_cli.screens.markdown_tables import code, table
+from markdown_tables import code, table
 from site_text import first_line
 
 
@@ -154,15 +155,42 @@ def plugins_of_kind(kind: str) -> str:
         parts += [f"### `{title}` {{ #{kind}-{name} }}", f"{first_line(plugin)}."]
         if kind == "model-group" and not argument:
             parts.append(f"Takes {in_words(kinds_of(plugin))}. {_architectures(name)}")
-        rows = method_cards.option_rows(plugin, f"{words.get(kind, name)}.")
+        rows = option_rows(plugin, f"{words.get(kind, name)}.")
         if rows:
             parts.append(table(("option", "default", "range", "meaning"), rows))
     return "\n\n".join(parts)
 
 
+def option_rows(plugin: type, prefix: str) -> list[tuple[str, str, str, str]]:
+    """Return option, default, range and meaning of a plugin's options.
+
+    Args:
+        plugin: The plugin.
+        prefix: Word before the option, as ``--set`` takes it.
+    """
+    return [
+        (code(prefix + key), default, accepted, meaning)
+        for key, default, accepted, meaning in plugin_option_rows(plugin)
+        if default != AFTER_NAME  # users write it after the name of the plugin
+    ]
+
+
 def option_table(method: str) -> str:
-    """Return the options of a method."""
-    return method_cards.option_table(own_plugins("method")[method])
+    """Return the options of a method, and how published code differs; empty if it has none."""
+    plugin = own_plugins("method")[method]
+    rows = option_rows(plugin, "")
+    options = table(("option", "default", "range", "meaning"), rows) if rows else ""
+    config: type[Config] = getattr(plugin, "Config", Config)
+    deviations = config.deviations if issubclass(config, VariantConfig) else {}
+    if not deviations:
+        return options
+    different = [
+        (code(name), d.where, value_text(d.paper), value_text(d.official), d.note)
+        for name, d in deviations.items()
+    ]
+    head = "option", "where", "paper", "official", "difference"
+    published = "The published code differs, and `--set variant=official` follows it:"
+    return f"{options}\n\n{published}\n\n{table(head, different)}"
 
 
 def _architectures(name: str) -> str:

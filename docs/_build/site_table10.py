@@ -20,12 +20,13 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+from scipy.stats import binomtest
+
 import protofl as pf
 from protofl.records.layout import PREDICTIONS
 from protofl.records.result import chosen_row
-from protofl_cli.screens.markdown_tables import table
-from protofl_workbench.comparing.comparison import sheets
-from protofl_workbench.comparing.figure_table import markdown
+from markdown_tables import table
+from protofl_workbench.comparing.statistics import holm
 from protofl_workbench.reproductions.reproduction import PublishedFigure, published_figure
 
 RECORDS = Path(__file__).parents[1] / "reference/benchmark/table-10"
@@ -242,7 +243,9 @@ def _with_rounds(records: Sequence[Record], which: str) -> str:
     return text if text == "–" else f"{text} ({rounds})"
 
 
-def _correlation(records: Sequence[Record], published: Mapping[tuple[str, str], PublishedFigure]) -> str:
+def _correlation(
+    records: Sequence[Record], published: Mapping[tuple[str, str], PublishedFigure]
+) -> str:
     """Return a line with the rank correlation of our best rounds and the published figures."""
     pairs = []
     for method, of_method in _by_method(records).items():
@@ -281,39 +284,51 @@ def _diverged(records: Sequence[Record]) -> list[str]:
 
 
 def _mcnemar(records: Sequence[Record]) -> list[str]:
-    """Return McNemar's tests against FedTGP, of each seed.
+    """Return McNemar's tests against FedTGP over recorded predictions, for each round and seed.
 
     A diverged run has no last round of the table.
     """
-    tables, lacking = [], []
-    for which in ("last", "best"):
+    parts = []
+    for which, words in (("last", "last round"), ("best", "best on test")):
         tested = [
-            r
-            for r in records
-            if r.has_predictions(which) and not (which == "last" and r.diverged)
+            r for r in records if r.has_predictions(which) and not (which == "last" and r.diverged)
         ]
-        seeds = {record.seed for record in tested if record.method == "fedtgp"}
-        tested = [record for record in tested if record.seed in seeds]
-        if len({record.method for record in tested}) < 2:
-            lacking.append(
-                f"p values of the {which} round: none, since not both FedTGP and another method "
-                "have a committed record with its predictions."
-            )
-            continue
-        found = pf.compare([r.run for r in tested], test="mcnemar", round=which, baseline="fedtgp")
-        several = any(each.seed is not None for each in found.tables)
-        for sheet in sheets(found):
-            if "samples" in sheet.columns and (not several or ", seed " in sheet.title):
-                tables.append(f"{markdown(sheet.title)}:")
-                rows = [[markdown(each) for each in row] for row in sheet.rows]
-                tables.append(table([markdown(each) for each in sheet.columns], rows))
-    if tables:
-        tables.append(
-            "These are McNemar's exact tests of `protofl compare FOLDERS --test mcnemar --baseline "
-            "fedtgp --round last` and `--round best`. They take the trained models as fixed, and "
-            "the best round was chosen on the same samples."
+        seeds = sorted({r.seed for r in tested if r.method == "fedtgp"})
+        for seed in seeds:
+            right = {r.method: r.run.predictions(which).right for r in tested if r.seed == seed}
+            if len(right) > 1:
+                of = f", seed {seed}" if len(seeds) > 1 else ""
+                parts += [f"test accuracy, {words}{of}: difference to fedtgp in percentage points:"]
+                parts += [_tests(right)]
+    if parts:
+        parts.append(
+            "These are McNemar's exact tests of the recorded predictions (SciPy's `binomtest`). "
+            "They take the trained models as fixed, and the best round was chosen on the same "
+            "samples."
         )
-    return tables + lacking
+    return parts
+
+
+def _tests(right: Mapping[str, Any]) -> str:
+    """Return a table of tests; ``right`` has for each method whether each test sample is right."""
+    theirs, rows = right["fedtgp"], []
+    for method, ours in right.items():
+        if method != "fedtgp":
+            alone = int((ours & ~theirs).sum()), int((~ours & theirs).sum())
+            p = float(binomtest(alone[0], sum(alone)).pvalue) if sum(alone) else 1.0
+            rows.append((method, len(ours), 100 * (alone[0] - alone[1]) / len(ours), alone, p))
+    corrected = holm([row[-1] for row in rows])
+    return table(
+        ("method", "samples", "difference", "right alone: method / fedtgp", "p", "Holm"),
+        [
+            (name, f"{count:,}", signed(points), "{:,} / {:,}".format(*alone), _p(p), _p(p_holm))
+            for (name, count, points, alone, p), p_holm in zip(rows, corrected, strict=True)
+        ],
+    )
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _missing(records: Sequence[Record]) -> str:

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 
-from protofl_cli.screens.markdown_tables import code
+from markdown_tables import code
 
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Example", "Examples")
 EXAMPLES = ("Example", "Examples")

@@ -50,7 +50,7 @@ def completed(line, tmp_path):
         ("protofl run --precision b", ["bf16"]),
         ("protofl show method/fedpr", ["method/fedproto", "method/fedprox"]),
         ("protofl show mach", ["machine"]),
-        ("protofl card fedpr", ["fedproto", "fedprox"]),
+        ("protofl show fedpr", ["fedproto", "fedprox"]),
         ("protofl list-plugins --kind part", ["partitioner"]),
         ("protofl runs list --js", ["--json"]),
     ],

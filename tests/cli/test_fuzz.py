@@ -203,7 +203,7 @@ READERS = (
     "runs show runs/a",
     "watch runs --once",
     "report runs --out r.html --force",
-    "compare runs --unpaired",
+    "compare runs",
     "run --resume --out runs/a --backend local",
 )
 

@@ -150,7 +150,7 @@ def folder(tmp_path_factory, data_dir):
     given = {"dataset": "wine", "models": "mlp", "clients": 3, "rounds": 2, "dry_run": False}
     given |= {"data_dir": data_dir, "backend": "local", "progress": False, "partition": "iid"}
     for method in ("local", "fedproto"):
-        pf.run(method, out=folder / "runs" / method, record_uploads=True, keep="last", **given)
+        pf.run(method, out=folder / "runs" / method, keep="last", **given)
     (folder / "table.toml").write_text(TOML, encoding="utf-8")
     np.savez(
         folder / "few.npz",
@@ -177,7 +177,6 @@ CASES = [
     ("compare", "compare runs"),
     ("compare", "compare runs --out comparison.md"),
     ("evaluate", "evaluate runs/fedproto wine"),
-    ("replay", "replay runs/fedproto --set aggregate=uniform"),
     ("list-plugins", "list-plugins --kind partitioner"),
     ("show", "show fedproto"),
     ("show", "show mlp"),
@@ -190,7 +189,6 @@ CASES = [
     ("show", "show wire"),
     ("show", "show machine"),
     ("show", "show schema"),
-    ("card", "card local"),
     (
         "generator-train",
         "generator train npz:few.npz --set epochs=1 --set steps=1 --out a.safetensors",

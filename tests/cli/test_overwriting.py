@@ -45,7 +45,6 @@ TARGETS = {
     "report": "report r --out {0}",
     "compare": "compare r r --out {0} --format md",
     "plot": "plot curve r --out {0}",
-    "replay": "replay r --out {0}",
     "partition show": "partition show --out {0}",
     "reproduce": "reproduce fedtgp/table-10 --no-run --out {0} --format md",
     "export": "export r {0}",

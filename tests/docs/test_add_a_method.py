@@ -142,7 +142,7 @@ QUICK = [
     "tests/golden/test_golden.py",
     "tests/plugins/methods/test_other_tasks.py",
     "tests/plugins/schedules/test_declared_methods.py",
-    "tests/workbench/cards/test_payload_sizes.py",
+    "tests/docs/test_payload_sizes.py",
     "tests/workbench/publishing/test_papers.py",
 ]
 """Quick tests that ask for all methods."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from protofl_cli.interrupts import interrupted, put_off
 from protofl_cli.json.json_output import Json, check_format, print_json, prints_json
-from protofl_cli.options.options import SHARD, DataDir, Debug, TrustCode, option
+from protofl_cli.options.options import DataDir, Debug, TrustCode, option
 from protofl_cli.options.overwriting import Force, checked
 from protofl_cli.options.reproduction_options import (
     COLUMNS,
@@ -28,12 +29,14 @@ from protofl_cli.options.reproduction_options import (
 from protofl_cli.screens import render
 
 if TYPE_CHECKING:
-    from protofl_workbench.batch.shard import Shard
+    from protofl_cli.screens.batch_screen import BatchScreen
     from protofl_workbench.reproductions.benchmark.benchmark_execution import BenchmarkProgress
     from protofl_workbench.reproductions.cells import Change
     from protofl_workbench.reproductions.reproduction import Reproduction
     from protofl_workbench.reproductions.reproduction_result import ReproductionResult
 
+
+Done = TypeVar("Done")
 
 _how = partial(option, rich_help_panel="Runs")
 LIST = typer.Option("--list", help="List the reproductions and exit.")
@@ -117,7 +120,6 @@ def reproduce(
     skip_missing: Annotated[bool, SKIP] = False,
     again: Annotated[bool, AGAIN] = False,
     at_once: Annotated[int | None, AT_ONCE] = None,
-    shard: Annotated[str | None, _how(*SHARD)] = None,
     device: Annotated[str | None, DEVICE] = None,
     engine: Annotated[str | None, ENGINE] = None,
     track: Annotated[str | None, TRACK] = None,
@@ -147,12 +149,11 @@ def reproduce(
             "expected PAPER/NAME or FILE.toml",
             "see: protofl reproduce --list",
         )
-    from protofl_workbench.batch.shard import Shard
     from protofl_workbench.reproductions.cells import cells_of
     from protofl_workbench.reproductions.finding import find_reproduction
     from protofl_workbench.reproductions.reproduction_texts import PICTURES, format_of
 
-    part, form = Shard.read(shard), format_of(out, format_)
+    form = format_of(out, format_)
     if out is not None:
         checked("--out", out, force=force)
     loaded = find_reproduction(reproduction)
@@ -177,7 +178,7 @@ def reproduce(
     if loaded.kind == "benchmark":
         _benchmark(
             loaded, change, runs, add or [], out, form, plan=plan, start=not no_run,
-            skip_missing=skip_missing, again=again, at_once=at_once, shard=part, as_json=as_json,
+            skip_missing=skip_missing, again=again, at_once=at_once, as_json=as_json,
         )  # fmt: skip
         return
     if add:
@@ -187,10 +188,18 @@ def reproduce(
         )
     cells_of(loaded, change)  # finds wrong options before torch is loaded
     if plan:
-        _plan(loaded, change, runs, part, as_json=as_json)
+        _plan(loaded, change, runs, as_json=as_json)
         return
-    how = {"skip_missing": skip_missing, "again": again, "at_once": at_once, "shard": part}
-    result = _done(loaded, change, runs, start=not no_run, **how)
+
+    def run(screen: BatchScreen) -> ReproductionResult:
+        with put_off():
+            from protofl_workbench.reproductions.reproduction_execution import run_reproduction
+        return run_reproduction(
+            loaded, change, runs, start=not no_run, skip_missing=skip_missing, again=again,
+            at_once=at_once, follow=screen, note=screen.loading,
+        )  # fmt: skip
+
+    result = _done(run)
     _show(result, form, out, as_json=as_json)
     if any(entry.state in ("failed", "broken off") for entry in result.entries.values()):
         raise typer.Exit(1)
@@ -210,71 +219,43 @@ def _benchmark(
 ) -> None:
     """Run a benchmark, print its tables, and write its records and its page."""
     from protofl.errors import UsageError
-    from protofl_cli.screens.benchmark_tables import (
-        benchmark_values,
-        plan_values,
-        show_benchmark,
-        show_plan,
-    )
+    from protofl_cli.screens.benchmark_tables import benchmark_values, show_benchmark
 
     if form not in ("", "md") or (form and out is None):
         raise UsageError(
             f"{loaded.name} is a benchmark, which is written as a page",
-            do="write --out FILE.md; records and pictures are put into the folder FILE beside it",
+            do="write --out FILE.md; records are put into the folder FILE beside it",
         )
     if plan:
-        from protofl_workbench.reproductions.benchmark.benchmark_plan import plan_benchmark
+        raise UsageError(
+            f"--plan: {loaded.name} is a benchmark, whose runs depend on its search",
+            do="leave --plan out; --scale smoke checks in minutes that everything runs",
+        )
 
-        with render.waiting("planning"):
-            planned = plan_benchmark(loaded, change, runs, added, shard=how["shard"])
-        if as_json:
-            print_json({"reproduction": loaded.name, **plan_values(planned)})
-        else:
-            show_plan(planned)
-        return
-    progress = _benchmark_done(loaded, change, runs, added=added, **how)
+    def run(screen: BatchScreen) -> BenchmarkProgress:
+        with put_off():
+            from protofl_workbench.reproductions.benchmark.benchmark_execution import run_benchmark
+
+        def planned(count: int) -> None:
+            screen.total = count
+
+        return run_benchmark(
+            loaded, change, runs, added=added, follow=screen, note=screen.loading, planned=planned,
+            **how,
+        )  # fmt: skip
+
+    progress = _done(run)
     if out is not None:
         from protofl_workbench.reproductions.benchmark.benchmark_page import write_page
 
-        for path in write_page(progress, out):
-            render.line(f"benchmark: {path}", "dim")
+        write_page(progress, out)
+        render.line(f"benchmark: {out}", "dim")
     if as_json:
         print_json(benchmark_values(progress))
     else:
         show_benchmark(progress)
     if progress.failed or any("failed" in record for record in progress.records.values()):
         raise typer.Exit(1)
-
-
-def _benchmark_done(
-    loaded: Reproduction,
-    change: Change,
-    runs: Path,
-    **how: Any,  # noqa: ANN401
-) -> BenchmarkProgress:
-    """Run a benchmark, with a live line for every run."""
-    from protofl_cli.screens.batch_screen import BatchScreen, show_failures
-
-    try:
-        with BatchScreen() as screen:
-            screen.loading("loading")
-            with put_off():
-                from protofl_workbench.reproductions.benchmark.benchmark_execution import (
-                    run_benchmark,
-                )
-
-            def planned(count: int) -> None:
-                screen.total = count
-
-            progress = run_benchmark(
-                loaded, change, runs, follow=screen, note=screen.loading, planned=planned, **how
-            )
-            screen.end()
-            show_failures(screen.failed)
-        return progress
-    except KeyboardInterrupt as stop:
-        do_this = "finished runs are saved; resume with the same command"
-        raise typer.Exit(interrupted(stop, do_this)) from None
 
 
 def _show(result: ReproductionResult, form: str | None, out: Path | None, *, as_json: bool) -> None:
@@ -359,9 +340,7 @@ def _list(reproduction: str | None, *, as_json: bool) -> None:
     render.line(f"{summary}; scales: {usual}{others}", "dim")
 
 
-def _plan(
-    reproduction: Reproduction, change: Change, runs: Path, shard: Shard, *, as_json: bool
-) -> None:
+def _plan(reproduction: Reproduction, change: Change, runs: Path, *, as_json: bool) -> None:
     from protofl_cli.screens.reproduction_tables import plan_values, show_plan
 
     with render.waiting("planning"), put_off():
@@ -374,7 +353,6 @@ def _plan(
             change,
             runs,
             lambda text, share: bar.show("planning", text, share),
-            shard=shard,
         )
     except KeyboardInterrupt as stop:
         bar.stop()
@@ -387,23 +365,14 @@ def _plan(
         show_plan(planned)
 
 
-def _done(reproduction: Reproduction, change: Change, runs: Path, **how: Any) -> Any:  # noqa: ANN401
-    """Run the reproduction, with a live line for every run."""
+def _done(run: Callable[[BatchScreen], Done]) -> Done:
+    """Do runs, with a live line for each."""
     from protofl_cli.screens.batch_screen import BatchScreen, show_failures
 
     try:
         with BatchScreen() as screen:
             screen.loading("loading")
-            with put_off():
-                from protofl_workbench.reproductions.reproduction_execution import run_reproduction
-            result = run_reproduction(
-                reproduction,
-                change,
-                runs,
-                follow=screen,
-                note=lambda line: screen.loading(line),
-                **how,
-            )
+            result = run(screen)
             screen.end()
             show_failures(screen.failed)
         return result

@@ -280,6 +280,9 @@ def _method(registry: Registry, plugin: Plugin, plugin_class: Any) -> None:  # n
         if keys:
             rows = [(key["key"], key["shape"], key["meaning"]) for key in keys]
             render.table(("key", "shape", "meaning"), rows, title=title)
+            if attribute == "uploads":
+                reveals = [(key["key"], key["reveals"]) for key in keys]
+                render.table(("key", "reveals"), reveals, title="What a curious server learns")
         else:
             render.text(f"{title}: {'not declared' if keys is None else 'nothing'}\n")
     defaults = run_defaults(plugin, plugin_class)

@@ -14,7 +14,7 @@ from protofl.system.files.home import expand_user
 from protofl_cli.interrupts import interrupted, put_off
 from protofl_cli.json.json_output import Json, print_json, prints_json
 from protofl_cli.options.completion import METHODS
-from protofl_cli.options.options import SHARD, Debug, TrustCode, option
+from protofl_cli.options.options import Debug, TrustCode, option
 from protofl_cli.screens import render
 
 if TYPE_CHECKING:
@@ -116,7 +116,6 @@ def sweep(
             show_default=False,
         ),
     ] = None,
-    shard: Annotated[str | None, _option(*SHARD)] = None,
     most: Annotated[
         int | None,
         _option("--most", "N", "Largest number of runs (default: 1,000)", min=1),
@@ -175,13 +174,13 @@ def sweep(
             if resume is not None:
                 others = {"method": method, "grid": grid, "out": out, "runs": runs, "most": most}
                 others |= {"config": config, "figure": figure, "search": search, "prune": prune}
-                others |= {"shard": shard, **typed}
+                others |= typed
                 check_resume_options(
                     {key: v for key, v in others.items() if key != "set"}, plan=plan
                 )
                 places.append(resume)
                 asked, said = load_sweep(resume), typed.get("set") or ()
-                screen.total = asked.own_runs
+                screen.total = asked.all_runs
                 if budget:
                     screen.total = max(asked.points, budget) * asked.trials
                 go_on = partial(resume_sweep, resume, said=said, budget=budget, **how)
@@ -194,7 +193,6 @@ def sweep(
                     config=config,
                     runs=runs,
                     most=most,
-                    shard=shard,
                     **search_options,
                 )
                 for line in notes:
@@ -204,7 +202,7 @@ def sweep(
                 else:
                     folder = expand_user(out if out is not None else new_folder(asked))
                     places.append(folder)
-                    screen.total = asked.own_runs
+                    screen.total = asked.all_runs
                     begin = lambda: (asked, start_sweep(asked, folder, **how))  # noqa: E731
                     _execute(asked, folder, screen, begin, as_json=as_json)
     except KeyboardInterrupt as stop:

@@ -34,8 +34,6 @@ class ComparedFigure(Output):
     """Lower end of the confidence interval of the difference."""
     high: float | None
     """Upper end."""
-    interval: str | None
-    """Method of the interval: `t` or `BCa`."""
     p: float | None
     """p of the test."""
     p_holm: float | None
@@ -46,8 +44,6 @@ class ComparedFigure(Output):
     """Pairs in which the group is worse."""
     machines_differ: bool
     """True if the figure depends on the machine, and the machines differ."""
-    seed: int | None = None
-    """With `--test mcnemar`: the seed of the comparison."""
     seeds: list[int]
     """Seeds of the trials."""
     values: list[float | None]
@@ -57,10 +53,6 @@ class ComparedFigure(Output):
 class Comparison(Output):
     """The comparison of runs."""
 
-    paired: bool
-    """True if trials are paired over seeds and splits."""
-    test: str
-    """Name of the test."""
     figures: list[ComparedFigure]
     """A line for each group and figure."""
     notes: list[str]
@@ -256,39 +248,7 @@ class Benchmark(Output):
     """Settings."""
     missing: dict[str, str]
     """Settings whose data are missing, with reasons."""
-    others: int
-    """Entries that other shards have not finished."""
 
 
-class PlannedEntry(Output):
-    """A method in a setting that a benchmark has to run."""
-
-    method: str
-    """Method."""
-    setting: str
-    """Setting."""
-    seconds: float | None
-    """Largest estimated seconds with one host."""
-
-
-class BenchmarkPlan(Output):
-    """A planned benchmark; nothing was trained."""
-
-    reproduction: str
-    """Name of the benchmark."""
-    finished: dict[str, int]
-    """Finished entries by setting."""
-    left: list[PlannedEntry]
-    """Entries to run."""
-    runs: int
-    """Number of runs of these entries."""
-    refused: dict[str, dict[str, str]]
-    """Settings with methods that do not fit, with reasons."""
-    failed: dict[str, dict[str, str]]
-    """Settings with methods that cannot be planned, with errors."""
-
-
-ReproduceOutput = (
-    ReproducedTable | ReproductionPlan | list[ListedReproduction] | Benchmark | BenchmarkPlan
-)
-"""`reproduce`, `--plan`, `--list`, and of a benchmark its standings or its plan."""
+ReproduceOutput = ReproducedTable | ReproductionPlan | list[ListedReproduction] | Benchmark
+"""`reproduce`, `--plan`, `--list`, and of a benchmark its standings."""

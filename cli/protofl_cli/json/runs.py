@@ -262,8 +262,6 @@ class SweepPlan(Output):
     """Runs; of a search those at the ends of its ranges."""
     all_runs: int
     """Number of runs of the sweep."""
-    own_runs: int
-    """Number of runs of this shard."""
 
 
 SweepOutput = SweepResults | SweepPlan
@@ -327,32 +325,6 @@ class Scores(Output):
     samples: list[dict[str, Any]]
     """File, number of the sample, answer (`class`, `labels`, `number` or `perplexity`) and the
     score of each output; null for a class that cannot be predicted."""
-
-
-class ReplayedServer(Output):
-    """The rounds of a server."""
-
-    changed: str
-    """Changed options."""
-    first_sent: bool
-    """True if the downloads before round 1 equal those of the run."""
-    rounds: list[dict[str, float | int | bool | None]]
-    """Round, `same` (True if the global state equals that of the unchanged replay), and figures."""
-
-
-class Replay(Output):
-    """The replay of a run's server."""
-
-    run: str
-    """Run folder."""
-    trial: int
-    """Trial."""
-    differs: str
-    """How the unchanged replay differs from the record; empty if all is equal, bit by bit."""
-    notes: list[str]
-    """Notes for the user."""
-    replays: list[ReplayedServer]
-    """The unchanged replay, then those with other options."""
 
 
 class ExportedFile(Output):

@@ -18,15 +18,6 @@ def option(flag: str, metavar: str, text: str, **about: Any) -> Any:  # noqa: AN
     return typer.Option(flag, metavar=metavar, help=text, **about)
 
 
-SHARD = (
-    "--shard",
-    "I/N",
-    "Only every N-th run, beginning with the I-th (1 ≤ I ≤ N), so that N jobs or machines share "
-    "the runs; all of them can have the same --runs.",
-)
-"""Flag, name of the value and help of the option for a part of many runs."""
-
-
 Label = Annotated[
     list[str] | None,
     option(

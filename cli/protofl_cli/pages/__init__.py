@@ -1,1 +1,1 @@
-"""Texts of `protofl show`, `card` and the other pages."""
+"""Texts of `protofl show` and of other pages."""

@@ -1,19 +1,14 @@
-"""Tables of ``protofl reproduce`` for benchmarks: standings and plans."""
+"""Tables of ``protofl reproduce`` for benchmarks."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from protofl.system.formatting import count
 from protofl_cli.screens import render
-from protofl_cli.screens.tables import clock
 
 if TYPE_CHECKING:
     from protofl_workbench.reproductions.benchmark.benchmark_execution import BenchmarkProgress
-    from protofl_workbench.reproductions.benchmark.benchmark_plan import BenchmarkPlan
-
 
 SHORT = (
     "method",
@@ -49,8 +44,6 @@ def show_benchmark(progress: BenchmarkProgress) -> None:
             render.text(f"· {setting.name}: {note}", "dim")
     for column, error in progress.missing.items():
         render.text(f"· {column} is left out: {error.what}", "yellow")
-    if progress.others:
-        render.text(f"· other shards have {count(progress.others, 'entry', 'entries')} left", "dim")
 
 
 def benchmark_values(progress: BenchmarkProgress) -> dict[str, Any]:
@@ -73,44 +66,4 @@ def benchmark_values(progress: BenchmarkProgress) -> dict[str, Any]:
             for setting in settings
         ],
         "missing": {column: error.what for column, error in progress.missing.items()},
-        "others": progress.others,
     }
-
-
-def plan_values(plan: BenchmarkPlan) -> dict[str, Any]:
-    """Return a plan as JSON values, without the name of the benchmark."""
-    left = [
-        {"method": method, "setting": setting, "seconds": seconds}
-        for (method, setting), seconds in plan.left.items()
-    ]
-    values: dict[str, Any] = {"finished": plan.finished, "left": left, "runs": plan.runs}
-    for name, reasons in (("refused", plan.refused), ("failed", plan.failed)):
-        by_setting: dict[str, dict[str, str]] = {}
-        for (method, setting), reason in reasons.items():
-            by_setting.setdefault(setting, {})[method] = reason
-        values[name] = by_setting
-    return values
-
-
-def show_plan(plan: BenchmarkPlan) -> None:
-    """Print the entries of a plan with their estimated time."""
-    render.text()
-    render.text(plan.title, "bold")
-    render.text(plan.search, "dim")
-    rows = [
-        (method, setting, clock(seconds) if not math.isnan(seconds) else "")
-        for (method, setting), seconds in plan.left.items()
-    ]
-    if rows:
-        render.text()
-        render.table(("method", "setting", "at most, one host"), rows, right=("at most, one host",))
-    pairs = [("finished", f"{sum(plan.finished.values())} methods in settings")]
-    pairs += [
-        ("to run", f"{count(plan.runs, 'run')} of {count(len(plan.left), 'entry', 'entries')}")
-    ]
-    pairs += [("time", f"at most {sum(plan.left.values()) / 3600:,.1f} hours with one host")]
-    render.pairs(pairs)
-    for (method, setting), reason in plan.refused.items():
-        render.text(f"· {setting}: {method} does not fit: {reason}", "dim")
-    for (method, setting), reason in plan.failed.items():
-        render.text(f"· {setting}: {method} cannot be planned: {reason}", "red")

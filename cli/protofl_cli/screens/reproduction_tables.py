@@ -88,11 +88,7 @@ def show_plan(plan: ReproductionPlan) -> None:
     total = sum(run.steps for run in plan.runs)
     seconds = [run.seconds for run in plan.runs if run.seconds is not None]
     there = sum(run.finished for run in plan.runs)
-    pairs = []
-    if plan.shard is not None:
-        shard, runs = plan.shard
-        pairs.append(("shard", f"{shard}: {len(plan.runs)} of {runs} runs"))
-    pairs += [
+    pairs = [
         ("runs", f"{len(plan.runs)}, {there} of them finished in {shown_path(plan.folder)}"),
         ("steps", f"{total:,} mini-batches in all"),
     ]

@@ -33,16 +33,11 @@ def show_head(sweep: Sweep, folder: Path) -> None:
     points = how or count(sweep.points, "point")
     rows += [
         ("runs", f"{points}, {over}: {count(sweep.all_runs, 'run')}"),
-        *([("shard", _share(sweep))] if sweep.shard.is_part else []),
         ("folder of runs", shown_path(sweep.runs)),
         ("sweep folder", shown_path(folder)),
     ]
     render.pairs(rows)
     render.text()
-
-
-def _share(sweep: Sweep) -> str:
-    return f"{sweep.shard}: {sweep.own_runs} of {count(sweep.all_runs, 'run')}"
 
 
 def show_results(results: SweepResult, sweep: Sweep, folder: Path) -> None:
@@ -67,8 +62,6 @@ def show_results(results: SweepResult, sweep: Sweep, folder: Path) -> None:
     title = f"{_name(sweep)}: {results.words}" + ", mean ± std" * (sweep.trials > 1)
     render.table(columns, rows, title=title, right=numbers)
     pairs = [("results", shown_path(folder / "results.csv") + ", results.json")]
-    if sweep.shard.is_part:
-        pairs.insert(0, ("other shards", _owed(results, sweep, folder)))
     if results.ties:
         of = f" of {results.samples}" if results.samples else ""
         explanation = "differ from the best by less than 1.96 standard errors"
@@ -77,15 +70,6 @@ def show_results(results: SweepResult, sweep: Sweep, folder: Path) -> None:
         config = shown_path(results.best.runs[0].folder / "config.json")
         pairs.insert(0, ("repeat the best", f"protofl run --config {config}"))
     render.pairs(pairs)
-
-
-def _owed(results: SweepResult, sweep: Sweep, folder: Path) -> str:
-    """Say what other shards have not finished yet, and how to see the whole table."""
-    others = sweep.all_runs - sweep.own_runs
-    if not results.missing:
-        return f"{others} of {count(others, 'run')} finished"
-    again = f"protofl sweep --resume {shown_path(folder)}"
-    return f"{others - results.missing} of {count(others, 'run')} finished; later: {again}"
 
 
 def _shown(line: PointResult, key: str) -> str:
@@ -122,7 +106,7 @@ def show_plan(sweep: Sweep, checked: Sequence[CheckedRun], at_once: int | None) 
     ]
     columns = ["run", "rounds", "mini-batches", "done", "core time"]
     render.table(columns, shown, right=columns[1:3] + columns[4:])
-    tries, runs = len(checked), sweep.own_runs
+    tries, runs = len(checked), sweep.all_runs
     seconds = sum(one.seconds or 0.0 for one in checked)
     steps = sum(one.steps for one in checked)
     rows = []
@@ -134,8 +118,6 @@ def show_plan(sweep: Sweep, checked: Sequence[CheckedRun], at_once: int | None) 
     most, hosts = shared_cores(
         [one.batch_run.request for one in checked][:todo], at_once, on_gpu=on_gpu
     )
-    if sweep.shard.is_part:
-        rows.append(("shard", _share(sweep)))
     rows += [
         ("runs", f"{runs:,}, {todo:,} to do; {steps:,} mini-batches in all"),
         ("at once", f"{count(most, 'run')}" + f", each with {hosts} hosts" * (hosts > 1)),
@@ -158,7 +140,7 @@ def plan_values(sweep: Sweep, checked: Sequence[CheckedRun]) -> dict[str, Any]:
         }
         for one in checked
     ]
-    return {"runs": runs, "all_runs": sweep.all_runs, "own_runs": sweep.own_runs}
+    return {"runs": runs, "all_runs": sweep.all_runs}
 
 
 def _hours(seconds: float) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from protofl.data.task_names import with_score
 from protofl.errors import UsageError, unknown
 from protofl.system.formatting import count
-from protofl_workbench.comparing import mcnemar, statistics
+from protofl_workbench.comparing import statistics
 from protofl_workbench.comparing.chosen_figures import (
     AnyFigure,
     costs_to_target,
@@ -22,9 +22,7 @@ from protofl_workbench.comparing.chosen_figures import (
 from protofl_workbench.comparing.comparison import Comparison
 from protofl_workbench.comparing.figure_table import Difference, FigureTable, GroupFigure
 from protofl_workbench.comparing.pairing import (
-    UNPAIRED,
     Setting,
-    finished_trials,
     paired_trials,
     settings_of,
 )
@@ -32,7 +30,6 @@ from protofl_workbench.comparing.run_groups import (
     Group,
     Labels,
     Runs,
-    grouped,
     in_order,
     label_notes,
     new_labels,
@@ -49,11 +46,6 @@ from protofl_workbench.comparing.trial_figures import (
 )
 from protofl_workbench.comparing.trials import Trial
 
-WILCOXON, MCNEMAR = "wilcoxon", "mcnemar"
-
-TESTS = (WILCOXON, MCNEMAR)
-"""Tests of `compare`."""
-
 CONFIDENCE = 0.95
 """Default confidence of intervals."""
 
@@ -67,13 +59,10 @@ def compare(
     *,
     target: float | None = None,
     baseline: str = "",
-    unpaired: bool = False,
     by: str | Sequence[str] = (),
     rounds: int | None = None,
     confidence: float = CONFIDENCE,
     labels: Labels = (),
-    test: str = WILCOXON,
-    round: str = "",
     order: str | Sequence[str] = (),
 ) -> Comparison:
     """Compare runs, paired over seeds and splits.
@@ -87,15 +76,11 @@ def compare(
         target: An accuracy, 0 to 1; adds the rounds, MB, seconds and FLOPs until it is reached.
         baseline: Label or method of the group that the others are compared with. Default:
             ``local``, then ``fedavg``, otherwise the first group.
-        unpaired: Also compare runs on different data or with different seeds.
         by: Options to group by.
         rounds: Number of rounds of each trial that count.
         confidence: Confidence of the intervals.
         labels: {group: its label in the tables}, or texts ``GROUP=LABEL``. The beginning of a
             group's name is enough: ``fedtgp`` for ``fedtgp, tau=1``.
-        test: ``wilcoxon`` compares trials (unpaired ones by the Mann-Whitney U test); ``mcnemar``
-            compares test samples, of runs with ``--record-predictions``.
-        round: With ``mcnemar``: ``last`` (the default), ``best`` or ``validation``.
         order: Names or labels of groups in the order in which the tables show them; ``A,B`` or a
             sequence. Other groups follow in the order of the runs.
 
@@ -104,27 +89,15 @@ def compare(
 
     Raises:
         UsageError: The runs cannot be compared (other data, other evaluation, other splits, no
-            common seed), or a figure or the predictions are not recorded.
+            common seed), or a figure is not recorded.
 
     Examples:
         >>> print(pf.compare(["runs/fedproto", "runs/fedtgp"], target=0.8))
         wine...fedproto...fedtgp...
     """
     _check(target, confidence, rounds)
-    others = {
-        "--figure": bool(figures),
-        "--target": target is not None,
-        "--unpaired": unpaired,
-        "--confidence": confidence != CONFIDENCE,
-    }
-    _check_test(test, round, [flag for flag, given in others.items() if given])
     notes: list[str] = []
-    if unpaired:
-        groups = finished_trials(grouped(runs, by, settings=not by, notes=notes), rounds, notes)
-        settings = [Setting("all runs", tuple(groups))]
-    else:
-        remedy = UNPAIRED if test == WILCOXON else "compare runs on the same data"
-        settings = settings_of(runs, by, rounds, notes, remedy)
+    settings = settings_of(runs, by, rounds, notes)
     group_names = [g.label for setting in settings for g in setting.groups]
     renamed = new_labels(labels, group_names)
     if order:
@@ -133,8 +106,6 @@ def compare(
     settings = [replace(s, groups=tuple(with_labels(s.groups, renamed))) for s in settings]
     notes += label_notes(renamed)
     baselines = _baselines(settings, renamed.get(baseline, baseline), notes)
-    if test == MCNEMAR:
-        return _over_samples(settings, baselines, round or "last", notes)
     trials = [trial for setting in settings for group in setting.groups for trial in group.trials]
     names = [figures] if isinstance(figures, str) else list(figures)
     alone = {key: trial for setting in settings for key, trial in trials_alone(setting).items()}
@@ -142,61 +113,16 @@ def compare(
     shown = tuple(
         names or [chosen_figure.name for chosen_figure in chosen if chosen_figure.name in ROUNDS]
     )
-    compared = _Compared(unpaired, confidence)
     columns: list[AnyFigure] = [*chosen, *costs_to_target(trials, target)]
     tables = tuple(
-        compared.table(setting, figure, base)
+        _table(setting, figure, base, confidence)
         for setting, base in zip(settings, baselines, strict=True)
         for figure in columns
     )
     notes += _round_notes(trials, chosen)
-    explained = _explanations(tables, trials, shown, not unpaired, confidence)
+    explained = _explanations(tables, trials, shown, confidence)
     notes += [with_score(note, (trial.run.config for trial in trials)) for note in explained]
-    return Comparison(tables, tuple(notes), not unpaired, shown)
-
-
-def _over_samples(
-    settings: Sequence[Setting], baselines: Sequence[str], which: str, notes: list[str]
-) -> Comparison:
-    """Return the comparison by McNemar's test over recorded predictions of a round."""
-    mcnemar.check_recorded([group for setting in settings for group in setting.groups], which)
-    tables = tuple(
-        table
-        for setting, base in zip(settings, baselines, strict=True)
-        for table in mcnemar.mcnemar_tables(setting, which, base, notes)
-    )
-    notes += ["± is the population standard deviation over trials"]
-    notes += mcnemar.explanations(tables, which)
-    shown = (mcnemar.FIGURE_OF[which],)
-    return Comparison(tables, tuple(notes), True, shown, MCNEMAR)
-
-
-def _check_test(test: str, round: str, others: Sequence[str]) -> None:
-    """Check the test, and options that apply only to one of the tests.
-
-    Args:
-        test: The test.
-        round: The round of recorded predictions.
-        others: Given options of the other test.
-    """
-    if test not in TESTS:
-        raise unknown("test", test, TESTS)
-    if test == WILCOXON and round:
-        raise UsageError(
-            f"--round {round} applies only to --test mcnemar",
-            do="choose the round of an accuracy by --figure final, best or validation",
-        )
-    if test == WILCOXON:
-        return
-    if round not in ("", *mcnemar.FIGURE_OF):
-        raise unknown("round", round, mcnemar.FIGURE_OF)
-    if others:
-        hint = "; --round chooses the round" if "--figure" in others else ""
-        raise UsageError(
-            f"--test mcnemar cannot be used with {others[0]}",
-            "it compares the predictions of paired test samples, without an interval" + hint,
-            "leave one of them out",
-        )
+    return Comparison(tables, tuple(notes), shown)
 
 
 def _check(target: float | None, confidence: float, rounds: int | None) -> None:
@@ -261,83 +187,65 @@ def baseline_of(groups: Iterable[Group], name: str) -> str:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """The way in which groups are compared."""
-
-    unpaired: bool
-    confidence: float
-
-    def table(self, setting: Setting, figure: AnyFigure, base: str) -> FigureTable:
-        """Return the table of a figure in a setting."""
-        of = {g.label: {id(t): figure.of(t) for t in g.trials} for g in setting.groups}
-        against = next((g for g in setting.groups if g.label == base), None)
-        differences = {
-            group.label: self._difference(group, against, of, lower=figure.about.lower)
-            for group in setting.groups
-            if against is not None and group is not against
-        }
-        corrected = statistics.holm([difference.p for difference in differences.values()])
-        for label, p in zip(differences, corrected, strict=True):
-            differences[label] = replace(differences[label], holm=p)
-        rows = tuple(
-            GroupFigure(
-                group.label,
-                tuple(trial.seed for trial in group.trials),
-                tuple(of[group.label].values()),
-                differences.get(group.label),
-            )
-            for group in setting.groups
+def _table(setting: Setting, figure: AnyFigure, base: str, confidence: float) -> FigureTable:
+    """Return the table of a figure in a setting."""
+    of = {g.label: {id(t): figure.of(t) for t in g.trials} for g in setting.groups}
+    against = next((g for g in setting.groups if g.label == base), None)
+    differences = {
+        group.label: _difference(group, against, of, confidence, lower=figure.about.lower)
+        for group in setting.groups
+        if against is not None and group is not against
+    }
+    corrected = statistics.holm([difference.p for difference in differences.values()])
+    for label, p in zip(differences, corrected, strict=True):
+        differences[label] = replace(differences[label], holm=p)
+    rows = tuple(
+        GroupFigure(
+            group.label,
+            tuple(trial.seed for trial in group.trials),
+            tuple(of[group.label].values()),
+            differences.get(group.label),
         )
-        machines = {trial.machine for group in setting.groups for trial in group.trials}
-        seconds = isinstance(figure, CostToTarget) and figure.cost == "seconds"
-        return FigureTable(
-            setting.title,
-            figure.name,
-            with_score_of(figure.title, setting.groups),
-            figure.about.share,
-            figure.about.lower,
-            base,
-            rows,
-            seconds and len(machines) > 1,
-        )
-
-    def _difference(
-        self, group: Group, against: Group, of: dict[str, dict[int, float]], *, lower: bool
-    ) -> Difference:
-        ours, theirs = of[group.label], of[against.label]
-        if self.unpaired:
-            one, two = (_known(values.values()) for values in (ours, theirs))
-            both = len(one) > 0 and len(two) > 0
-            ends = statistics.interval(one, two, self.confidence) if both else (math.nan, math.nan)
-            mean = float(one.mean() - two.mean()) if both else math.nan
-            p = statistics.mann_whitney(one, two)
-            sizes = len(one), len(two)
-            return Difference(
-                len(one), mean, math.nan, *ends, p, p, 0, 0, _interval_name(ends, sizes)
-            )
-        differences = _known(ours[id(a)] - theirs[id(b)] for a, b in paired_trials(group, against))
-        p = statistics.wilcoxon(differences)
-        gained = -differences if lower else differences
-        ends = statistics.interval(differences, (), self.confidence)
-        return Difference(
-            len(differences),
-            float(differences.mean()) if len(differences) else math.nan,
-            float(differences.std()) if len(differences) else math.nan,
-            *ends,
-            p,
-            p,
-            better=int((gained > 0).sum()),
-            worse=int((gained < 0).sum()),
-            interval=_interval_name(ends, [len(differences)]),
-        )
+        for group in setting.groups
+    )
+    machines = {trial.machine for group in setting.groups for trial in group.trials}
+    seconds = isinstance(figure, CostToTarget) and figure.cost == "seconds"
+    return FigureTable(
+        setting.title,
+        figure.name,
+        with_score_of(figure.title, setting.groups),
+        figure.about.share,
+        figure.about.lower,
+        base,
+        rows,
+        seconds and len(machines) > 1,
+    )
 
 
-def _interval_name(ends: tuple[float, float], sizes: Sequence[int]) -> str:
-    """Return the method of `statistics.interval` for samples of these sizes."""
-    if math.isnan(ends[0]):
-        return ""
-    return "BCa" if statistics.uses_bootstrap(*sizes) else "t"
+def _difference(
+    group: Group,
+    against: Group,
+    of: dict[str, dict[int, float]],
+    confidence: float,
+    *,
+    lower: bool,
+) -> Difference:
+    ours, theirs = of[group.label], of[against.label]
+    differences = _known(ours[id(a)] - theirs[id(b)] for a, b in paired_trials(group, against))
+    p = statistics.wilcoxon(differences)
+    gained = -differences if lower else differences
+    low, high = statistics.interval(differences, confidence)
+    return Difference(
+        len(differences),
+        float(differences.mean()) if len(differences) else math.nan,
+        float(differences.std()) if len(differences) else math.nan,
+        low,
+        high,
+        p,
+        p,
+        better=int((gained > 0).sum()),
+        worse=int((gained < 0).sum()),
+    )
 
 
 def _known(values: Iterable[float]) -> statistics.Floats:
@@ -371,7 +279,6 @@ def _explanations(
     tables: Sequence[FigureTable],
     trials: Sequence[Trial],
     shown: Sequence[str],
-    paired: bool,
     confidence: float,
 ) -> list[str]:
     """Return notes about the numbers in the tables."""
@@ -398,23 +305,14 @@ def _explanations(
     differences = [d for table in seen for d in table]
     if not differences:
         return notes
-    of = "pairs" if paired else "trials in a group"
-    if paired:
-        least = min(d.count for d in differences)
-        bound = statistics.least_p(least)
-        notes.append(
-            "p: exact two-sided Wilcoxon signed-rank test over pairs with the same seed and split"
-            + f"; with {count(least, 'pair')} it cannot be below {bound:.3g}" * (bound > 0.01)
-        )
-    else:
-        notes.append("p: two-sided Mann-Whitney U test of unpaired samples")
+    least = min(d.count for d in differences)
+    bound = statistics.least_p(least)
+    notes.append(
+        "p: exact two-sided Wilcoxon signed-rank test over pairs with the same seed and split"
+        + f"; with {count(least, 'pair')} it cannot be below {bound:.3g}" * (bound > 0.01)
+    )
     if max(map(len, seen)) > 1:
         notes.append("Holm: p corrected for all comparisons with the baseline in one figure")
-    kinds = {d.interval for d in differences} - {""}
-    if not kinds:
-        return notes
-    few = f"Student's t interval of the mean difference (fewer than {statistics.FEW} {of})"
-    many = f"BCa bootstrap of the mean difference, {statistics.RESAMPLES:,} resamples"
-    parts = [few] * ("t" in kinds) + [many] * ("BCa" in kinds)
-    notes.append(f"interval: {confidence:.0%} {'; otherwise a '.join(parts)}")
+    if any(not math.isnan(d.low) for d in differences):
+        notes.append(f"interval: {confidence:.0%} Student's t interval of the mean difference")
     return notes

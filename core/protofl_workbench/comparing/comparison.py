@@ -39,16 +39,12 @@ class Comparison:
     Attributes:
         tables: A table for each figure and each setting.
         notes: Remarks about the tables.
-        paired: True if differences are taken over pairs of trials.
         shown: Figures whose differences are part of the text; the others are only in `lines`.
-        test: ``wilcoxon`` (the Mann-Whitney U test if not paired) or ``mcnemar``.
     """
 
     tables: tuple[FigureTable, ...]
     notes: tuple[str, ...]
-    paired: bool
     shown: tuple[str, ...]
-    test: str = "wilcoxon"
 
     def text(self, format: str = "md") -> str:
         """Return the comparison as text.
@@ -66,12 +62,7 @@ class Comparison:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return a flat mapping for each group and figure; None stands for NaN."""
-        by_seed = self.test == "mcnemar"
-        return [
-            _line(table, row) | ({"seed": table.seed} if by_seed else {})
-            for table in self.tables
-            for row in table.rows
-        ]
+        return [_line(table, row) for table in self.tables for row in table.rows]
 
     def frame(self) -> pd.DataFrame:
         """Return `lines` as a pandas frame.
@@ -88,8 +79,7 @@ class Comparison:
             {**line, "seeds": list(row.seeds), "values": [finite(value) for value in row.values]}
             for line, row in zip(self.lines(), rows, strict=True)
         ]
-        facts = {"paired": self.paired, "test": self.test}
-        return {**facts, "figures": figures, "notes": list(self.notes)}
+        return {"figures": figures, "notes": list(self.notes)}
 
     def __str__(self) -> str:
         return self.text("md")
@@ -116,7 +106,7 @@ def _line(table: FigureTable, row: GroupFigure) -> dict[str, Any]:
         "pairs": d["count"],
         "difference": d["mean"],
         "difference_std": d["std"],
-        **{key: d[key] for key in ("low", "high", "interval", "p")},
+        **{key: d[key] for key in ("low", "high", "p")},
         "p_holm": d["holm"],
         **{key: d[key] for key in ("better", "worse")},
         "machines_differ": table.machines,
@@ -147,13 +137,10 @@ def sheets(comparison: Comparison) -> list[Sheet]:
     settings = dict.fromkeys(table.setting for table in comparison.tables)
     for setting in settings:
         setting_tables = [table for table in comparison.tables if table.setting == setting]
-        of_all_seeds = [table for table in setting_tables if table.seed is None]
-        result += [_figures(setting, tables) for tables in _parts(of_all_seeds)]
+        result += [_figures(setting, tables) for tables in _parts(setting_tables)]
         where = f"{setting}: " if len(settings) > 1 else ""
         result += [
-            _samples(table, where)
-            if comparison.test == "mcnemar"
-            else _differences(table, comparison.paired, where)
+            _differences(table, where)
             for table in setting_tables
             if table.baseline and table.name in comparison.shown
         ]
@@ -204,7 +191,7 @@ def _head(table: FigureTable) -> str:
     return title + " †" * table.machines
 
 
-def _differences(table: FigureTable, paired: bool, where: str) -> Sheet:
+def _differences(table: FigureTable, where: str) -> Sheet:
     pairs = [(row.label, row.difference) for row in table.rows if row.difference is not None]
     several = len(pairs) > 1
     rows = [
@@ -215,37 +202,15 @@ def _differences(table: FigureTable, paired: bool, where: str) -> Sheet:
             _interval(d, table.share),
             _p(d.p),
             *([_p(d.holm)] if several else []),
-            *([f"{d.better} / {d.worse}"] if paired else []),
+            f"{d.better} / {d.worse}",
         )
         for label, d in pairs
     ]
-    heads = ["method", "pairs" if paired else "trials", "difference", "interval", "p"]
-    heads += ["Holm"] * several + ["better / worse"] * paired
+    heads = ["method", "pairs", "difference", "interval", "p"]
+    heads += ["Holm"] * several + ["better / worse"]
     title = f"{where}{table.title.removesuffix(' (%)')}: difference to {table.baseline}"
     title += " in percentage points" * table.share
     return Sheet(title, tuple(heads), tuple(rows))
-
-
-def _samples(table: FigureTable, where: str) -> Sheet:
-    """Return the table of McNemar's test: samples that only one of two methods gets right."""
-    pairs = [(row.label, row.difference) for row in table.rows if row.difference is not None]
-    several = len(pairs) > 1
-    rows = [
-        (
-            label,
-            f"{d.count:,}",
-            _difference(d, table.share),
-            f"{d.better:,} / {d.worse:,}",
-            _p(d.p),
-            *([_p(d.holm)] if several else []),
-        )
-        for label, d in pairs
-    ]
-    heads = ("method", "samples", "difference", f"right alone: method / {table.baseline}", "p")
-    title = f"{where}{table.title.removesuffix(' (%)')}"
-    title += f", seed {table.seed}" if table.seed is not None else ""
-    title += f": difference to {table.baseline} in percentage points"
-    return Sheet(title, (*heads, *(["Holm"] * several)), tuple(rows))
 
 
 def _spread(row: GroupFigure, table: FigureTable) -> str:

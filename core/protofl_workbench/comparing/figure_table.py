@@ -26,20 +26,15 @@ class Difference:
     """The difference of a group to the baseline.
 
     Attributes:
-        count: Number of pairs; for unpaired samples the number of trials of the group; for
-            McNemar's test the number of test samples.
+        count: Number of pairs.
         mean: Mean difference, group − baseline.
-        std: Population standard deviation over pairs; NaN for unpaired samples.
+        std: Population standard deviation over pairs.
         low: Lower end of the confidence interval of the mean difference.
         high: Upper end of the interval.
-        p: p of Wilcoxon's signed-rank test, of the Mann-Whitney U test for unpaired samples, or of
-            McNemar's test.
+        p: p of Wilcoxon's signed-rank test.
         holm: p corrected for all comparisons with this baseline.
-        better: Number of pairs in which the group is better; for McNemar's test the test samples
-            that only the group gets right.
-        worse: Number of pairs in which the group is worse; for McNemar's test the test samples that
-            only the baseline gets right.
-        interval: ``t`` or ``BCa``: the interval's method; empty without an interval.
+        better: Number of pairs in which the group is better.
+        worse: Number of pairs in which the group is worse.
     """
 
     count: int
@@ -51,7 +46,6 @@ class Difference:
     holm: float
     better: int
     worse: int
-    interval: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,7 +93,6 @@ class FigureTable:
         baseline: Label of the baseline; empty if there is only one group.
         rows: The groups.
         machines: True if the figure depends on the machine and the machines differ.
-        seed: The only seed in the table; None for all seeds.
     """
 
     setting: str
@@ -110,7 +103,6 @@ class FigureTable:
     baseline: str
     rows: tuple[GroupFigure, ...]
     machines: bool = False
-    seed: int | None = None
 
 
 def number(value: float, share: bool, like: float | None = None) -> str:

@@ -24,8 +24,6 @@ from protofl_workbench.comparing.run_labels import (
 from protofl_workbench.comparing.trials import PairKey, Trial, pair_key
 from protofl_workbench.recorded.recorded_run import Run
 
-UNPAIRED = "--unpaired compares them anyway"
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -45,7 +43,6 @@ def settings_of(
     by: str | Sequence[str],
     rounds: int | None,
     notes: list[str],
-    remedy: str = UNPAIRED,
 ) -> list[Setting]:
     """Return the settings of runs, with the groups of each.
 
@@ -54,7 +51,6 @@ def settings_of(
         by: Options to group by.
         rounds: Number of rounds of each trial that count.
         notes: Takes a line for each trial that is left out.
-        remedy: What to do about runs on other data or splits, for the error.
 
     Raises:
         UsageError: No setting has two groups, no group has a finished trial, or trials of one seed
@@ -75,12 +71,12 @@ def settings_of(
             notes.append(f"{title}: {error.what}")
             continue
         together = tuple(_one_per_pair(group, notes) for group in finished)
-        _check_splits(together, remedy)
+        _check_splits(together)
         settings.append(Setting(title, together))
     if not settings:
         raise errors[0]
     if len(runs_by_data) > 1 and not any(len(setting.groups) > 1 for setting in settings):
-        raise _different_data(firsts[0], firsts[1], remedy)
+        raise _different_data(firsts[0], firsts[1])
     if len(settings) > 1:
         notes += [
             f"{s.title}: nothing to compare {s.groups[0].label} with"
@@ -90,13 +86,12 @@ def settings_of(
     return settings
 
 
-def paired_trials(ours: Group, theirs: Group, remedy: str = UNPAIRED) -> list[tuple[Trial, Trial]]:
+def paired_trials(ours: Group, theirs: Group) -> list[tuple[Trial, Trial]]:
     """Return the pairs of trials with the same seed and split, by seeds.
 
     Args:
         ours: The first group.
         theirs: The second group.
-        remedy: What to do if there is no pair, for the error.
 
     Raises:
         UsageError: There is no pair.
@@ -109,7 +104,7 @@ def paired_trials(ours: Group, theirs: Group, remedy: str = UNPAIRED) -> list[tu
             for g in (ours, theirs)
         ]
         what = f"{ours.label} and {theirs.label} have no seed in common"
-        raise UsageError(what, "; ".join(seeds), remedy)
+        raise UsageError(what, "; ".join(seeds), "compare runs with the same seeds")
     return sorted(pairs, key=lambda pair: pair[0].seed)
 
 
@@ -185,7 +180,7 @@ def _differing(one: dict[str, object], other: dict[str, object]) -> list[str]:
     return [key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key)]
 
 
-def _check_splits(groups: Sequence[Group], remedy: str) -> None:
+def _check_splits(groups: Sequence[Group]) -> None:
     """Raise a `UsageError` if trials of one seed have different splits."""
     seen: dict[int, Trial] = {}
     for trial in (trial for group in groups for trial in group.trials):
@@ -195,16 +190,16 @@ def _check_splits(groups: Sequence[Group], remedy: str) -> None:
             raise UsageError(
                 f"{one.file} and {other.file} have different splits for seed {trial.seed}",
                 f"the hashes are {one.hash[:12]}… and {other.hash[:12]}…",
-                remedy,
+                "compare runs on the same split",
             )
 
 
-def _different_data(one: Run, other: Run, remedy: str) -> UsageError:
+def _different_data(one: Run, other: Run) -> UsageError:
     apart = _differing(data_options(one), data_options(other))
     values = [f"{option_text(one, key)} and {option_text(other, key)}" for key in apart]
     return UsageError(
         f"{one.folder / CONFIG} and {other.folder / CONFIG} cannot be compared: they differ in "
         f"{', '.join(apart)}",
         "; ".join(values),
-        "; ".join(dict.fromkeys(("compare runs on the same data", remedy))),
+        "compare runs on the same data",
     )

@@ -17,7 +17,6 @@ from protofl.records.row import Row
 from protofl.system.files.tables import flat
 from protofl.system.machine import recorded_facts
 from protofl_workbench.comparing.run_figures import COSTS, FIGURES, figure_named
-from protofl_workbench.recorded.predicted import Predicted
 from protofl_workbench.recorded.recorded_run import Run
 
 Floats = npt.NDArray[np.float64]
@@ -61,14 +60,6 @@ class Trial:
         """Folder of the run, and the number of the trial if there are several."""
         several = int(self.run.config["trials"]) > 1
         return f"{self.run.folder}, trial {self.number}" if several else str(self.run.folder)
-
-    def predictions(self, which: str) -> Predicted:
-        """Return the recorded predictions of the last, best or validation-chosen round.
-
-        Raises:
-            UsageError: They are not recorded.
-        """
-        return self.run.predictions(which, self.number, self.rounds)
 
     @property
     def diverged(self) -> int | None:

@@ -76,7 +76,7 @@ def differences(
     title += "\np corrected by Holm's method" * corrected
     made, axes = look.canvas(inches + 0.55 + ROW * title.count("\n"))
     for place, (table, row) in enumerate(rows):
-        pairs = _pairs(table, row) if comparison.paired else []
+        pairs = _pairs(table, row)
         _draw(axes, place, row, pairs, table.share, look)
     axes.axvline(0, color=INK, linewidth=0.7)
     name_bars(axes, names)

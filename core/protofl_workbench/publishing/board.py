@@ -42,7 +42,6 @@ from protofl_workbench.reporting.page_parts import (
     Picture,
     Section,
 )
-from protofl_workbench.reproductions.benchmark.benchmark_pictures import groups_figure, ranks_figure
 from protofl_workbench.reproductions.benchmark.benchmark_records import CENTRALISED
 from protofl_workbench.reproductions.benchmark.standings import (
     BETTER,
@@ -50,9 +49,8 @@ from protofl_workbench.reproductions.benchmark.standings import (
     LEVEL,
     WORSE,
     Standing,
-    ranks_over,
 )
-from protofl_workbench.reproductions.benchmark.standings_tables import cells, place, ranks_table
+from protofl_workbench.reproductions.benchmark.standings_tables import cells, place
 
 DATA, INDEX = "board.json", "index.html"
 
@@ -221,11 +219,7 @@ def in_best_group(setting: BoardSetting, standing: Standing) -> bool:
 
 def _index(title: str, found: Leaderboard) -> tuple[Page, Drawings]:
     drawings = Drawings()
-    compared = [one for one in found.settings if len(one.setting.ranked) > 1]
     sections = []
-    over = ranks_over([one.setting for one in compared])
-    if len(compared) > 1 and len(over) > 1:
-        sections.append(_over_settings(compared, drawings))
     sections += [_setting_section(setting, drawings) for setting in found.settings]
     sections.append(Section("How to read this", [HOW, REPEATED, CAUTION]))
     if found.notes:
@@ -245,27 +239,6 @@ def _index(title: str, found: Leaderboard) -> tuple[Page, Drawings]:
 
 def _foot() -> str:
     return f"Made by protofl {__version__} on {datetime.now():%Y-%m-%d}: protofl board."
-
-
-def _over_settings(compared: Sequence[BoardSetting], drawings: Drawings) -> Section:
-    """Return the ranks of the methods that are ranked in every setting."""
-    settings = [one.setting for one in compared]
-    over = ranks_over(settings)
-    names = [setting.name for setting in settings]
-    columns, rows = ranks_table(over, settings)
-    table = _table(
-        f"Ranks among the {len(over)} methods that are ranked in all {len(names)} settings",
-        columns,
-        [(_link(method), *ranks) for method, *ranks in rows],
-    )
-    figure = ranks_figure(over, names)
-    picture = Picture(
-        "Ranks over settings",
-        drawings.inline(figure),
-        "Rank of each method in each setting; the table has the numbers.",
-        broad=drawings.inline(figure, scrolls=False),
-    )
-    return Section("Over settings", [table, picture])
 
 
 def _link(method: str, above: str = "") -> Link:
@@ -331,18 +304,6 @@ def _setting_section(setting: BoardSetting, drawings: Drawings) -> Section:
     if len(found.ranked) == 1:
         parts.append("There is one method only, so there is nothing to rank.")
     parts += [f"{note}." for note in found.notes]
-    if len(found.ranked) > 2:
-        figure = groups_figure([found])
-        parts.append(
-            Picture(
-                "Significance groups",
-                drawings.inline(figure),
-                f"Mean ranks of {setting.name}; bars join methods that do not differ "
-                "significantly. The column groups has the same as letters.",
-                "Bars join methods that do not differ significantly.",
-                broad=drawings.inline(figure, scrolls=False),
-            )
-        )
     parts.append(_options_table(setting))
     reasons = {**found.refused, **{m: f"failed: {why}" for m, why in found.failed.items()}}
     if reasons:

@@ -62,10 +62,8 @@ class Cell:
         row: Name of the row.
         column: Name of the column.
         figure: The figure that is read.
-        options: Options of the run as users write them; empty for a formula.
+        options: Options of the run as users write them; empty for a cell without a run.
         rounds: Rounds that count.
-        begun: Rounds without the user's ``--rounds``.
-        formula: Arithmetic in place of a run.
         empty: True if the paper leaves the cell empty.
         said: Plugin options that the user gave for this cell, which may include consents.
         lacks: {file that the user has not given: description}.
@@ -78,8 +76,6 @@ class Cell:
     figure: ReadFigure
     options: dict[str, Any] = field(default_factory=dict)
     rounds: int | None = None
-    begun: int | None = None
-    formula: str = ""
     empty: bool = False
     said: dict[str, Any] = field(default_factory=dict)
     lacks: Mapping[str, str] = field(default_factory=dict)
@@ -185,9 +181,8 @@ def _cell(
     reproduction: Reproduction, row: str, column: str, layers: list[Scale], change: Change
 ) -> Cell:
     figure, empty = reproduction.figure_of(row, column), reproduction.is_empty(row, column)
-    if empty or figure.read == "formula":
-        formula = reproduction.rows[row].formula or reproduction.columns[column].formula
-        return Cell(row, column, figure, formula=formula, empty=empty)
+    if empty:
+        return Cell(row, column, figure, empty=True)
     options = _scaled(reproduction, row, column, layers)
     lacks = {n: reproduction.files[n] for n in files_in(options) if n not in change.files}
     options = with_files(options, change.files)
@@ -195,7 +190,6 @@ def _cell(
     options["dataset"] = change.datasets.get(str(options.get("dataset")), options.get("dataset"))
     if change.trials is not None:
         options["trials"] = change.trials
-    begun = options.get("rounds")
     if change.rounds is not None:
         options["rounds"] = change.rounds
     if measure := READERS[figure.read].measure:
@@ -204,7 +198,7 @@ def _cell(
         options["observe"] = [*dict.fromkeys([*options.get("observe", []), sight])]
     options = {key: value for key, value in options.items() if value not in (None, {}, [])}
     file = reproduction.source.name if reproduction.source else ""
-    return Cell(row, column, figure, options, options.get("rounds"), begun, lacks=lacks, file=file)
+    return Cell(row, column, figure, options, options.get("rounds"), lacks=lacks, file=file)
 
 
 def _scaled(

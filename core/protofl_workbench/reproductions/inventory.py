@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,6 @@ from protofl.runs.resume.reuse import find
 from protofl.system.files.atomic import default_data_dir
 from protofl.system.files.home import expand_user
 from protofl.system.options.plugin_options import Config, consents
-from protofl_workbench.batch.shard import Shard
 from protofl_workbench.recorded.recorded_run import Run, run_of
 from protofl_workbench.reproductions.account import data_choice, outline_of
 from protofl_workbench.reproductions.cell_options import files_in, generator_class, needs_generator
@@ -76,23 +75,6 @@ class ReproductionProgress:
                 cells_by_key.setdefault(cell.key, cell)
         return [cell for key, cell in cells_by_key.items() if key not in self.missing]
 
-    def shards(self, shard: Shard) -> dict[str, Shard]:
-        """Return the shard of each run, {`Cell.key`: shard}; call it before anything is missing.
-
-        Args:
-            shard: A shard, for the number of shards.
-
-        Raises:
-            UsageError: There are several shards, and no runs.
-        """
-        cells = self.to_run() if self.reproduction.kind != "account" else []
-        if shard.is_part and not cells:
-            raise UsageError(
-                f"--shard {shard}: {self.reproduction.name} needs no training",
-                do="leave --shard out",
-            )
-        return {cell.key: shard.owner(place) for place, cell in enumerate(cells)}
-
 
 def check_is_no_benchmark(reproduction: Reproduction) -> None:
     """Check that the cells of a reproduction are runs by themselves.
@@ -115,29 +97,9 @@ def needs_run(reproduction: Reproduction, cell: Cell) -> bool:
 
 
 def finished_run(cell: Cell, runs: Path) -> Run | None:
-    """Return the run of a cell if it has the required rounds.
-
-    With ``--rounds`` this includes the first rounds of a run with the reproduction's own number of
-    rounds. Methods that depend on this number (``fedkd``) make another run of it.
-    """
-    request = cell.request()
-    found = find(request, runs)
-    if found is not None:
-        return run_of(found)
-    if not cell.begun or not cell.rounds or cell.rounds >= cell.begun:
-        return None
-    requested = RequestedRun.of(
-        replace(request, options={**request.options, "rounds": cell.begun}), ignore
-    )
-    seed, trials = requested.plan.settings.seed, range(requested.plan.settings.trials)
-    for run in requested.candidates(expand_user(runs)):
-        enough = all(len(run.rows_of(trial)) >= cell.rounds for trial in trials)
-        if run.config["seed"] == seed and enough:
-            try:
-                return run_of(run.part(trials, cell.rounds))
-            except UsageError:
-                continue
-    return None
+    """Return the run of a cell if it has the required rounds."""
+    found = find(cell.request(), runs)
+    return None if found is None else run_of(found)
 
 
 def unfinished_run(request: Request, runs: Path) -> Reading | None:

@@ -219,7 +219,6 @@ class TableLine:
         options: Options of the run, as in a ``--config`` file.
         figure: The figure of this line; None for the reproduction's.
         figures: {column: figure}, for a row.
-        formula: Arithmetic over the reproduction's constants, instead of a run.
         note: A note below the table.
         columns: {column: options of the run}, for a row; they override all others of the file.
     """
@@ -230,7 +229,6 @@ class TableLine:
     options: Values = field(default_factory=dict)
     figure: ReadFigure | None = None
     figures: Mapping[str, ReadFigure] = field(default_factory=dict)
-    formula: str = ""
     note: str = ""
     columns: Mapping[str, Values] = field(default_factory=dict)
 
@@ -270,7 +268,6 @@ class Reproduction:
         scales: Smaller versions by name; ``paper`` changes nothing.
         variants: Readings of the paper other than its equations, by name.
         variant: The default variant; empty for the paper's equations.
-        constants: Numbers for formulas.
         files: {file that the user has to give: description}; options refer to it as ``{NAME}``.
         chosen: Choices made where the paper leaves a value open.
         draw: A name of `DRAWINGS`, for ``pictures``.
@@ -295,7 +292,6 @@ class Reproduction:
     scales: Mapping[str, Scale] = field(default_factory=dict)
     variants: Mapping[str, Scale] = field(default_factory=dict)
     variant: str = ""
-    constants: Mapping[str, float] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     chosen: tuple[str, ...] = ()
     draw: str = ""

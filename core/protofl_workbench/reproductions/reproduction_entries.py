@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
 
-from protofl.errors import Diverged, UsageError
+from protofl.errors import Diverged
 from protofl.records.row import Row
-from protofl_workbench.recorded.recorded_run import Run, load_run
-from protofl_workbench.reproductions.account import data_choice
+from protofl_workbench.recorded.recorded_run import load_run
 from protofl_workbench.reproductions.cells import Cell, Change, cells_of
-from protofl_workbench.reproductions.formulas import Undefined, evaluate, names_in, plain
 from protofl_workbench.reproductions.inventory import ReproductionProgress, needs_run
-from protofl_workbench.reproductions.reproduction import Reproduction
 from protofl_workbench.reproductions.reproduction_figures import (
     READERS,
     UNITS,
@@ -36,22 +32,15 @@ def result_of(progress: ReproductionProgress) -> ReproductionResult:
     """Return the result of a reproduction so far."""
     reproduction, change = progress.reproduction, progress.change
     entries = {(c.row, c.column): _entry(progress, c) for c in progress.cells}
-    # Twice, because formulas may refer to other formulas.
-    for cell in [c for c in progress.cells if c.figure.read == "formula" and not c.empty] * 2:
-        entries[cell.row, cell.column] = _by_formula(reproduction, cell, entries)
     variant = reproduction.variant if change.variant is None else change.variant
     options = [c.options for c in progress.cells if c.options and needs_run(reproduction, c)]
-    usual = Change(change.scale, change.variant, change.only, change.columns)
-    before = [
-        c.options for c in cells_of(reproduction, usual) if c.options and needs_run(reproduction, c)
-    ]
     return ReproductionResult(
         reproduction,
         tuple(dict.fromkeys(cell.row for cell in progress.cells)),
         tuple(dict.fromkeys(cell.column for cell in progress.cells)),
         entries,
         change.scale,
-        facts_of(reproduction, change.scale, variant, options, before),
+        facts_of(reproduction, change.scale, variant, options),
         _conditions(progress),
     )
 
@@ -67,39 +56,7 @@ def _conditions(progress: ReproductionProgress) -> str:
     pairs = [
         (ours, paper) for ours, paper in pairs if needs_run(reproduction, ours) and paper.options
     ]
-    samples: dict[str, int] = {}
-    for ours, paper in pairs:
-        name, key = str(paper.options.get("dataset")), f"ours:{ours.options.get('dataset')}"
-        if name not in samples and (total := _declared_samples(paper)) is not None:
-            samples[name] = total
-        if key not in samples and (folder := progress.folders.get(ours.key)) is not None:
-            with suppress(UsageError):
-                samples[key] = _samples_of(load_run(folder))
-    return conditions_of(
-        [ours.options for ours, _ in pairs], [paper.options for _, paper in pairs], samples
-    )
-
-
-def _samples_of(run: Run) -> int:
-    """Return the number of samples that a run uses in its first trial.
-
-    Raises:
-        UsageError: The split is not recorded.
-    """
-    split = run.split(0)
-    tables = (split.train_counts, split.test_counts, split.validation_counts)
-    return int(sum(t.sum() for t in tables)) + split.public_samples + split.global_test_samples
-
-
-def _declared_samples(cell: Cell) -> int | None:
-    """Return the number of samples that a data set declares; None if it declares none."""
-    try:
-        request = cell.request()
-        plugin = data_choice(request.options, request.registry).plugin
-    except UsageError:
-        return None
-    outline = getattr(plugin, "outline", None)
-    return None if outline is None else sum(outline["train"]) + sum(outline.get("test", ()))
+    return conditions_of([ours.options for ours, _ in pairs], [paper.options for _, paper in pairs])
 
 
 def _entry(progress: ReproductionProgress, cell: Cell) -> CellResult:
@@ -172,32 +129,3 @@ def _curves(rows: Sequence[Row], cell: Cell) -> dict[int, list[tuple[int, float]
         trial_rows.sort(key=lambda row: row.round)
         result[trial] = [(n, v / one) for n, v in series(trial_rows, cell.figure)]
     return result
-
-
-def _by_formula(
-    reproduction: Reproduction, cell: Cell, entries: Mapping[tuple[str, str], CellResult]
-) -> CellResult:
-    """Compute a cell from constants and from other cells of its column or row."""
-    names: dict[str, float] = {plain(key): value for key, value in reproduction.constants.items()}
-    for row, line in reproduction.rows.items():  # including rows that are not selected
-        if line.formula and row != cell.row:
-            with suppress(UsageError):
-                names[plain(row)] = evaluate(line.formula, reproduction.constants)
-    others: dict[str, CellResult] = {}
-    for (row, column), entry in entries.items():
-        if column == cell.column and row != cell.row and reproduction.rows[cell.row].formula:
-            others[plain(row)] = entry
-        elif row == cell.row and column != cell.column and not reproduction.rows[cell.row].formula:
-            others[plain(column)] = entry
-    for name, entry in others.items():
-        if entry.mean is not None and not entry.partial:
-            names[name] = entry.mean * UNITS[unit_of(entry.figure)]
-    text = reproduction.published.get((cell.row, cell.column), "")
-    try:
-        value = evaluate(cell.formula, names) / UNITS[unit_of(cell.figure)]
-    except UsageError as error:  # another cell is empty, or its run is incomplete
-        short = [name for name in names_in(cell.formula) & {*others} if others[name].partial]
-        why = f"{', '.join(sorted(short))}: incomplete" if short else ""
-        why = error.what if isinstance(error, Undefined) else why
-        return CellResult(cell.row, cell.column, "not run", cell.figure, text=text, why=why)
-    return CellResult(cell.row, cell.column, "done", cell.figure, (value,), text)

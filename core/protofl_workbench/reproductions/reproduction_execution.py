@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,8 +14,6 @@ from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 from protofl_workbench.batch.batch_tasks import check_error
 from protofl_workbench.batch.run_batch import RunBatch
-from protofl_workbench.batch.shard import WHOLE, Shard
-from protofl_workbench.recorded.recorded_run import load_run
 from protofl_workbench.reproductions.account import flops, plan_of, traffic
 from protofl_workbench.reproductions.cells import Cell, Change
 from protofl_workbench.reproductions.inventory import (
@@ -33,64 +29,15 @@ from protofl_workbench.reproductions.reproduction_entries import result_of
 from protofl_workbench.reproductions.reproduction_figures import READERS
 from protofl_workbench.reproductions.reproduction_result import ReproductionResult
 
-_QUOTED = re.compile(r"'([^']+)'")
-
 
 @contextmanager
-def error_place(reproduction: Reproduction, cell: Cell) -> Iterator[None]:
-    """Add file, line and cell to errors about the options of a cell."""
+def error_place(cell: Cell) -> Iterator[None]:
+    """Add the name of a cell to errors about its options."""
     try:
         yield
     except UsageError as error:
-        error.what = f"{place_of(reproduction, cell, error.what)}{cell.name}: {error.what}"
+        error.what = f"{cell.name}: {error.what}"
         raise
-
-
-def place_of(reproduction: Reproduction, cell: Cell, what: str) -> str:
-    """Return ``FILE, line N: `` of the option that an error quotes, by default of the row.
-
-    Returns an empty string for options that the user gave, which are in no file.
-
-    Args:
-        reproduction: The reproduction.
-        cell: The cell.
-        what: Text of the error.
-    """
-    if reproduction.source is None:
-        return ""
-    names = {name for quoted in _QUOTED.findall(what) for name in (quoted, *quoted.split("."))}
-    if names & _words(cell.said):
-        return ""
-    layers: list[tuple[tuple[str, ...], Mapping[str, Any]]] = [
-        (("rows", cell.row), reproduction.rows[cell.row].options),
-        (("columns", cell.column), reproduction.columns[cell.column].options),
-        (("options",), reproduction.options),
-    ]
-    for path, options in layers:
-        for key, value in options.items():
-            if key in names or names & _words(value):
-                inside = _path(value, names) if isinstance(value, Mapping) else ()
-                return f"{reproduction.source.where((*path, key, *inside))}: "
-    return f"{reproduction.source.where(('rows', cell.row))}: "
-
-
-def _path(values: Mapping[str, Any], names: set[str]) -> tuple[str, ...]:
-    """Return the keys of nested tables that lead to a name."""
-    for key, value in values.items():
-        if names.intersection(key.split(".")):
-            return (key,)
-        if isinstance(value, Mapping) and (inside := _path(value, names)):
-            return (key, *inside)
-    return ()
-
-
-def _words(value: Any) -> set[str]:  # noqa: ANN401 - options are of many types
-    """Return the keys and texts in an option, also split at dots."""
-    if isinstance(value, Mapping):
-        return set().union(*map(_words, value), *map(_words, value.values()))
-    if isinstance(value, list | tuple):
-        return set().union(*map(_words, value))
-    return {str(value), *str(value).split(".")}
 
 
 Note = Callable[[str], None]
@@ -105,7 +52,6 @@ def run_reproduction(
     skip_missing: bool = False,
     again: bool = False,
     at_once: int | None = None,
-    shard: Shard = WHOLE,
     follow: events.Follow = events.ignore,
     note: Note = lambda line: None,
 ) -> ReproductionResult:
@@ -119,7 +65,6 @@ def run_reproduction(
         skip_missing: True to leave cells empty if their data or weights are missing.
         again: True to repeat runs that diverged before, although nothing has changed since.
         at_once: Number of parallel runs; None for one per core, 0 to run in this process.
-        shard: The runs to start; finished runs of other shards are read as well.
         follow: Called with every event of the batch.
         note: Takes a line before each long step.
 
@@ -129,36 +74,26 @@ def run_reproduction(
     """
     check_is_no_benchmark(reproduction)
     progress = ReproductionProgress.of(reproduction, change or Change())
-    if shard.is_part and not start:
-        raise UsageError(
-            f"--shard {shard}: --no-run starts nothing that shards could share",
-            do="leave one of them out",
-        )
     start = start and reproduction.kind != "account"
-    owners = progress.shards(shard)
     cells = progress.to_run()
-    own = [cell for cell in cells if owners.get(cell.key, shard) == shard]
-    others = [cell for cell in cells if owners.get(cell.key, shard) != shard]
-    absent = missing_inputs(others, note, fetch=False)
-    missing = missing_inputs(own, note, fetch=start)
+    missing = missing_inputs(cells, note, fetch=start)
     accounts = missing_inputs(progress.to_account(), note, fetch=start, account=True)
     missing |= accounts
     if (accounts or (start and missing)) and not skip_missing:
         raise missing_error(progress, missing)
-    progress.missing |= missing | absent
+    progress.missing |= missing
     if start:
-        _run(progress, own, Path(runs), at_once, follow, again=again)
-        _find_others(progress, others, Path(runs), owners, note)
+        _run(progress, cells, Path(runs), at_once, follow, again=again)
     else:
         _find_runs(progress, Path(runs), note)
     for cell in progress.to_account():
         note(f"counting {cell.name}")
         if reproduction.draw == "partition":
-            with error_place(reproduction, cell):
+            with error_place(cell):
                 progress.splits[cell.key] = _split_of(cell)
             continue
         count = flops if READERS[cell.figure.read].measure == "flops" else traffic
-        with error_place(reproduction, cell):
+        with error_place(cell):
             progress.rows[cell.key] = count(cell.request())
     return result_of(progress)
 
@@ -181,7 +116,7 @@ def missing_error(progress: ReproductionProgress, missing: Mapping[str, UsageErr
 
 def _run(
     progress: ReproductionProgress,
-    own: Sequence[Cell],
+    cells: Sequence[Cell],
     runs: Path,
     at_once: int | None,
     follow: events.Follow,
@@ -189,20 +124,13 @@ def _run(
     again: bool,
 ) -> None:
     """Execute the runs of cells whose data are here."""
-    own = [cell for cell in own if cell.key not in progress.missing]
-    if progress.change.rounds is not None:
-        for cell in own:
-            if _find_finished(progress, cell, runs) and _lacks_end(progress, cell):
-                del progress.rows[cell.key]
-    cells = [cell for cell in own if cell.key not in progress.rows]
+    cells = [cell for cell in cells if cell.key not in progress.missing]
     batch_runs = [BatchRun(cell.name, cell.request()) for cell in cells]
     if not batch_runs:
         return
     with RunBatch(runs, at_once=at_once, follow=follow, group=progress.reproduction.name) as batch:
         checked: list[CheckedRun] = batch.check_all(batch_runs)
         if (wrong := check_error(checked)) is not None:
-            first = next(i for i, one in enumerate(checked) if one.error is not None)
-            wrong.what = f"{place_of(progress.reproduction, cells[first], wrong.what)}{wrong.what}"
             raise wrong
         todo = [one for one in checked if again or one.failed_before is None]
         outcomes = {outcome.batch_run: outcome for outcome in batch.run_all(todo)}
@@ -228,41 +156,13 @@ def _record_outcome(progress: ReproductionProgress, cell: Cell, outcome: Outcome
             progress.rows[cell.key] = outcome.run.rows
 
 
-def _find_finished(progress: ReproductionProgress, cell: Cell, runs: Path) -> bool:
-    """Record the finished run of a cell; return True if there is one."""
-    with error_place(progress.reproduction, cell):
-        run = finished_run(cell, runs)
-    if run is not None:
-        progress.rows[cell.key], progress.folders[cell.key] = run.rows, run.folder
-    return run is not None
-
-
-def _lacks_end(progress: ReproductionProgress, cell: Cell) -> bool:
-    """Return True if the run of a cell was killed before its end, which is still to be written."""
-    run = load_run(progress.folders[cell.key])
-    return bool(run.config["rounds"] == cell.rounds) and run.lacks_end
-
-
-def _find_others(
-    progress: ReproductionProgress,
-    others: Sequence[Cell],
-    runs: Path,
-    owners: Mapping[str, Shard],
-    note: Note,
-) -> None:
-    """Record the finished runs of other shards, and say of the others whose they are."""
-    for cell in others:
-        if cell.key in progress.missing:
-            continue
-        note(f"looking for {cell.name}")
-        if not _find_finished(progress, cell, runs):
-            progress.parts[cell.key] = f"shard {owners[cell.key]} has not finished it"
-
-
 def _find_runs(progress: ReproductionProgress, runs: Path, note: Note) -> None:
     for cell in progress.to_run():
         note(f"looking for {cell.name}")
-        if _find_finished(progress, cell, runs):
+        with error_place(cell):
+            run = finished_run(cell, runs)
+        if run is not None:
+            progress.rows[cell.key], progress.folders[cell.key] = run.rows, run.folder
             continue
         if (unfinished := unfinished_run(cell.request(), runs)) is None:
             progress.parts[cell.key] = reuse_notes(cell.request(), runs)

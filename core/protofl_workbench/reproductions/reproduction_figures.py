@@ -36,7 +36,7 @@ class Reader:
         needs_target: True if the figure needs a target.
         measure: Measure that ``--measure`` must record.
         chosen_on_test: True if the round is chosen on test samples.
-        trains: True if training is needed; False for traffic, FLOPs and formulas.
+        trains: True if training is needed; False for traffic and FLOPs.
     """
 
     words: str
@@ -186,6 +186,5 @@ READERS: dict[str, Reader] = {
         "seconds to", _until(lambda row: row.seconds["total"]), unit="", needs_target=True
     ),
     "classes": Reader("mean number of a client's classes", unit="", trains=False),
-    "formula": Reader("by the formula of the row", unit="", trains=False),
 }
 """Readers by their names in ``figure``."""

@@ -1,9 +1,8 @@
-"""Reproduction files: TOML, the files that they extend, and the lines of errors."""
+"""Reproduction files: TOML, and the files that they extend."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn
 
@@ -11,45 +10,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from protofl.errors import UsageError, unknown
 from protofl.system.files.tables import parse_toml
-
-_HEADER = re.compile(r"\s*\[+\s*(?P<path>[^\[\]]+?)\s*\]+\s*(#.*)?$")
-_KEY = re.compile(r"\s*(?P<key>(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[^\s=]+)*)\s*=")
-_PART = re.compile(r"\"[^\"]*\"|'[^']*'|[^.\s]+")
-
-
-def line_of(text: str, path: Sequence[str]) -> int:
-    """Return the line, from 1, of the deepest known key of a path; 0 if no key is known.
-
-    Args:
-        text: Content of the file.
-        path: Tables and a key: ``("rows", "fedtgp", "set")``.
-    """
-    table = tuple[str, ...]()
-    best, depth, inside = 0, 0, ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if inside:  # a text over several lines
-            inside = "" if line.count(inside) % 2 else inside
-            continue
-        here: tuple[str, ...] = ()
-        if header := _HEADER.match(line):
-            table = here = _parts(header["path"])
-        elif key := _KEY.match(line):
-            here = (*table, *_parts(key["key"]))
-            inside = next((q for q in ('"""', "'''") if line.count(q) % 2), "")
-        common = _common(here, path)
-        if here and common == len(here) and common > depth:
-            best, depth = number, common
-    return best
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(key.strip("\"'") for key in _PART.findall(text))
-
-
-def _common(one: Sequence[str], two: Sequence[str]) -> int:
-    pairs = zip(one, two, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(two)))
-
 
 TEXTS = ("title", "paper", "place", "kind", "variant")
 TABLES = (
@@ -59,7 +19,6 @@ TABLES = (
     "published",
     "scales",
     "variants",
-    "constants",
     "files",
     "tuning",
 )
@@ -92,13 +51,11 @@ class File:
 
     Attributes:
         name: Name in errors.
-        text: Content.
         values: Parsed content.
         below: The extended file, if any.
     """
 
     name: str
-    text: str
     values: dict[str, Any]
     below: File | None = None
 
@@ -119,17 +76,16 @@ class File:
         return [*under, *self.expect((key,), self.values.get(key, []), list[str])]
 
     def fail(self, path: tuple[str, ...], what: str, near: str = "", do: str = "") -> NoReturn:
-        """Raise an error about a key with its file and line."""
+        """Raise an error about a key with its file and path."""
         raise UsageError(f"{self.where(path)}: {what}", near, do)
 
     def where(self, path: tuple[str, ...]) -> str:
-        """Return ``FILE, line N`` of the deepest known key of a path."""
+        """Return the file of this reproduction's files that has a key, and the path of the key."""
         files = [self]
         while (file := files[-1].below) is not None:
             files.append(file)
         deepest = max(files, key=lambda file: _depth(file.values, path))
-        line = line_of(deepest.text, path)
-        return f"{deepest.name}, line {line}" if line else deepest.name
+        return f"{deepest.name}, {'.'.join(path)}" if path else deepest.name
 
     def expect(self, path: tuple[str, ...], value: Any, kind: Any) -> Any:  # noqa: ANN401
         """Return the value of a key as a type or a pydantic model.
@@ -147,8 +103,7 @@ class File:
             expected = first["msg"].replace("Input should be", "expected")
             for word, plain in PLAIN.items():
                 expected = expected.replace(word, plain)
-            name = ".".join((*path[-1:], *inside))
-            self.fail((*path, *inside), f"{name}: {expected}, got {first['input']!r}")
+            self.fail((*path, *inside), f"{expected}, got {first['input']!r}")
 
     def unknown(self, path: tuple[str, ...], noun: str, name: str, known: Any) -> NoReturn:  # noqa: ANN401
         """Raise an error about an unknown name."""
@@ -168,7 +123,7 @@ def open_file(text: str, name: str, load: Load, seen: tuple[str, ...] = ()) -> F
         values = parse_toml(text)
     except ValueError as error:
         raise UsageError(f"{name} is not valid TOML: {error}") from None
-    file = File(name, text, values)
+    file = File(name, values)
     for key, value in values.items():
         if key not in KEYS:
             file.unknown((key,), "key", key, KEYS)

@@ -13,7 +13,6 @@ from protofl.records.failure import repeated_failure
 from protofl.system.consent import digest_of
 from protofl.system.files.home import expand_user
 from protofl_workbench.batch.estimate import pace, seconds_of, steps_in, workload
-from protofl_workbench.batch.shard import WHOLE, Shard
 from protofl_workbench.reproductions.account import plan_of
 from protofl_workbench.reproductions.cells import Cell, Change
 from protofl_workbench.reproductions.inventory import (
@@ -75,7 +74,6 @@ class ReproductionPlan:
         facts: Scale, splits, trials and rounds, in words.
         files: {file that the user has not given: description}.
         code: Classes outside the installed plugins that are imported, with digests of their files.
-        shard: The shard, and the number of runs of all shards; None for all runs.
     """
 
     reproduction: Reproduction
@@ -86,7 +84,6 @@ class ReproductionPlan:
     facts: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=dict)
     code: tuple[str, ...] = ()
-    shard: tuple[Shard, int] | None = None
 
 
 def plan_reproduction(
@@ -96,7 +93,6 @@ def plan_reproduction(
     progress: Progress = lambda cell_name, share: None,
     *,
     measure: bool = True,
-    shard: Shard = WHOLE,
 ) -> ReproductionPlan:
     """Plan a reproduction; nothing is started, downloaded or trained.
 
@@ -108,14 +104,12 @@ def plan_reproduction(
         runs: The folder of runs.
         progress: Takes the name of a cell, and the finished share of the plan.
         measure: True to measure steps and estimate hours.
-        shard: The runs to plan.
 
     Raises:
         UsageError: A cell cannot be run.
     """
     state, folder = ReproductionProgress.of(reproduction, change), expand_user(runs)
-    owners = state.shards(shard)
-    cells = [cell for cell in state.to_run() if owners.get(cell.key) == shard]
+    cells = state.to_run()
     made = Counter(cell.key for cell in state.cells if cell.options)
     missing = missing_inputs(cells, lambda line: None, fetch=False)
     paces: dict[str, dict[str, float]] = {}
@@ -123,7 +117,7 @@ def plan_reproduction(
     for number, cell in enumerate(cells):
         progress(cell.name, number / len(cells))
         try:
-            with error_place(reproduction, cell):
+            with error_place(cell):
                 plan = plan_of(cell.request())
                 plan.split(0)
         except UsageError:
@@ -140,7 +134,7 @@ def plan_reproduction(
     options = [
         cell.options for cell in state.cells if cell.options and needs_run(reproduction, cell)
     ]
-    facts = facts_of(reproduction, change.scale, variant, options, options)
+    facts = facts_of(reproduction, change.scale, variant, options)
     files = {name: about for cell in cells for name, about in cell.lacks.items()}
     classes = [cell.request().options.get("classes", {}) for cell in cells]
     places = dict.fromkeys(
@@ -157,7 +151,6 @@ def plan_reproduction(
         facts,
         files,
         code,
-        (shard, len(owners)) if shard.is_part else None,
     )
 
 

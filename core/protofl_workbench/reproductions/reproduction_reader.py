@@ -1,4 +1,4 @@
-"""Reader of reproduction files: TOML to a `Reproduction`, errors with file and line.
+"""Reader of reproduction files: TOML to a `Reproduction`, errors with file and key.
 
 The keys are described in docs/how-to/write-a-reproduction.md.
 """
@@ -11,10 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import UsageError
 from protofl.system.options.table import FLAGS, OPTIONS
 from protofl_workbench.reproductions.cell_options import files_in
-from protofl_workbench.reproductions.formulas import check_formula
 from protofl_workbench.reproductions.reproduction import (
     DRAWINGS,
     EMPTY,
@@ -32,7 +30,7 @@ from protofl_workbench.reproductions.reproduction import (
 from protofl_workbench.reproductions.reproduction_figures import READERS, UNITS
 from protofl_workbench.reproductions.reproduction_files import File, Load, check_size, open_file
 
-OF_LINE = ("label", "group", "figure", "figures", "formula", "note", "published", "columns")
+OF_LINE = ("label", "group", "figure", "figures", "note", "published", "columns")
 
 
 def read_reproduction(
@@ -48,7 +46,7 @@ def read_reproduction(
         origin: Distribution and version, or the file.
 
     Raises:
-        UsageError: The file is not a reproduction; the error names file and line.
+        UsageError: The file is not a reproduction; the error names file and key.
     """
     source_file = open_file(text, file, load)
     return replace(_reproduction(source_file, name), origin=origin, text=text, source=source_file)
@@ -82,7 +80,6 @@ def _reproduction(file: File, name: str) -> Reproduction:
         scales={"paper": Scale("paper"), **_scales(file, "scales")},
         variants=variants,
         variant=variant,
-        constants=file.expect(("constants",), file.merged("constants"), dict[str, float]),
         chosen=tuple(file.joined("chosen")),
         derived=file.expect(("derived",), file.values.get("derived", False), bool),
         draw=draw,
@@ -168,7 +165,7 @@ def _columns(file: File) -> dict[str, TableLine]:
 def _line(file: File, table: str, name: str, values: Any) -> TableLine:  # noqa: ANN401 - from a file
     path = (table, name)
     file.expect(path, values, dict[str, Any])
-    for key in ("label", "group", "formula", "note"):
+    for key in ("label", "group", "note"):
         file.expect((*path, key), values.get(key, ""), str)
     options = {key: value for key, value in values.items() if key not in OF_LINE}
     _check_options(file, path, options, OF_LINE)
@@ -181,7 +178,6 @@ def _line(file: File, table: str, name: str, values: Any) -> TableLine:  # noqa:
         options,
         _figure(file, (*path, "figure"), values.get("figure")),
         _figures(file, path, values.get("figures", {})),
-        values.get("formula", ""),
         values.get("note", ""),
         columns=_by_column(file, path, values.get("columns", {})),
     )
@@ -334,16 +330,6 @@ def _check_cells(file: File, reproduction: Reproduction) -> None:
     check_size(file, len(reproduction.rows), len(reproduction.columns))
     for table, lines in (("rows", reproduction.rows), ("columns", reproduction.columns)):
         for line in lines.values():
-            if line.formula:
-                try:
-                    check_formula(
-                        line.formula,
-                        reproduction.constants,
-                        {*reproduction.rows, *reproduction.columns},
-                    )
-                except UsageError as error:
-                    what = f"{table[:-1]} {line.name}: {error.what}"
-                    file.fail((table, line.name, "formula"), what, error.near)
             _check_files(file, (table, line.name), line.options, reproduction.files)
     _check_files(file, ("options",), reproduction.options, reproduction.files)
     for row, column in ((r, c) for r in reproduction.rows for c in reproduction.columns):
@@ -354,10 +340,7 @@ def _check_cells(file: File, reproduction: Reproduction) -> None:
             reproduction.columns[column].options,
             reproduction.rows[row].options,
         )
-        if reproduction.figure_of(row, column).read == "formula":
-            if not (reproduction.rows[row].formula or reproduction.columns[column].formula):
-                file.fail(("rows", row), f"{row}, {column}: no formula in the row or column")
-        elif not any("method" in o for o in options):
+        if not any("method" in o for o in options):
             do = 'name the row as a method, or write method = "…" in it'
             file.fail(("rows", row), f"{row or 'the reproduction'} has no method", do=do)
 

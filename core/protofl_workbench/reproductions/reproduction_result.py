@@ -208,9 +208,8 @@ class ReproductionResult:
             lines += [f"{line.label}: {line.note}"] if line.note else []
         why: dict[str, list[str]] = {}
         for entry in self.entries.values():
-            text = entry.why or ("by a formula, at every scale" if _by_formula(entry) else "")
-            if text:
-                why.setdefault(text, []).append(self.name_of(entry))
+            if entry.why:
+                why.setdefault(entry.why, []).append(self.name_of(entry))
         if distance := self.distance:
             cells = count(len(self.compared), "cell")
             lines.insert(0, f"on average {distance} the {self.origin} figures ({cells})")
@@ -259,16 +258,11 @@ class ReproductionResult:
         return frame_of(self.records(), "ReproductionResult.records() has the same as plain values")
 
 
-def _by_formula(entry: CellResult) -> bool:
-    return entry.figure.read == "formula" and entry.state == "done"
-
-
 def facts_of(
     reproduction: Reproduction,
     scale: str,
     variant: str,
     options: Sequence[Mapping[str, Any]],
-    before: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[str, ...]:
     """Return the facts of a title: scale, splits, trials, rounds, and how rounds are chosen.
 
@@ -277,7 +271,6 @@ def facts_of(
         scale: Name of the scale.
         variant: Name of the variant; empty for the paper's equations.
         options: Options of all runs.
-        before: Options of all runs before the user's changes.
     """
     about = reproduction.scales[scale].about
     facts = []
@@ -288,15 +281,13 @@ def facts_of(
     if options:
         facts.append(_splits(options))
         for key, one in (("trials", "trial"), ("rounds", "round")):
-            now, was = _numbers(options, key), _numbers(before, key)
-            if now:
-                of = f" of {was}" if was and was != now else ""
-                facts.append(f"{now}{of} {one}{'' if now == '1' and not of else 's'}")
+            if now := _numbers(options, key):
+                facts.append(f"{now} {one}{'' if now == '1' else 's'}")
     places = [(row, column) for row in reproduction.rows for column in reproduction.columns]
     figures = [
         reproduction.figure_of(*place) for place in places if not reproduction.is_empty(*place)
     ]
-    titles = dict.fromkeys(figure_title(f) for f in figures if f.read not in ("best", "formula"))
+    titles = dict.fromkeys(figure_title(f) for f in figures if f.read != "best")
     facts += [", ".join(titles)] if titles else []
     if options and any(READERS[figure.read].chosen_on_test for figure in figures):
         facts.append("best round on test samples")
@@ -306,26 +297,16 @@ def facts_of(
 def conditions_of(
     options: Sequence[Mapping[str, Any]],
     published: Sequence[Mapping[str, Any]],
-    samples: Mapping[str, int],
 ) -> str:
-    """Return what is not as in the paper: data and their samples, rounds and trials.
+    """Return what is not as in the paper: data, rounds and trials.
 
     Args:
         options: Options of the runs, one for each cell.
         published: Options of the same cells with the paper's settings.
-        samples: {data set: number of samples}, of those that are known; the data set of a cell of
-            ours is ``ours:NAME``, because a part may be used.
     """
     parts = []
-    for was, now in dict.fromkeys(
-        (str(old.get("dataset")), str(new.get("dataset")))
-        for old, new in zip(published, options, strict=True)
-        if (old.get("dataset"), old.get("subset")) != (new.get("dataset"), new.get("subset"))
-    ):
-        ours, theirs = samples.get(f"ours:{now}"), samples.get(was)
-        of = [f" with {n:,} samples" if n is not None else "" for n in (ours, theirs)]
-        if was != now or of[0] != of[1]:
-            parts.append(f"data {_short(now)}{of[0]} in place of {_short(was)}{of[1]}")
+    pairs = [(_data(old), _data(new)) for old, new in zip(published, options, strict=True)]
+    parts += [f"data {now} in place of {was}" for was, now in dict.fromkeys(pairs) if was != now]
     for key, one in (("rounds", "round"), ("trials", "trial")):
         now, was = _numbers(options, key), _numbers(published, key)
         if now and was and now != was:
@@ -333,10 +314,11 @@ def conditions_of(
     return f"not the published conditions: {', '.join(parts)}" if parts else ""
 
 
-def _short(dataset: str) -> str:
-    """Return the name of a data set without the folder of its file."""
-    name, sign, file = dataset.partition(":")
-    return f"{name}{sign}{Path(file).name}"
+def _data(options: Mapping[str, Any]) -> str:
+    """Return the data set without the folder of its file, and the part of it that is used."""
+    name, sign, file = str(options.get("dataset")).partition(":")
+    part = f" (subset {options['subset']})" if options.get("subset") else ""
+    return f"{name}{sign}{Path(file).name}{part}"
 
 
 def _numbers(options: Sequence[Mapping[str, Any]], key: str) -> str:

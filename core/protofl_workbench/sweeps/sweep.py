@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,12 +12,10 @@ from protofl.runs.request.plugin_names import places_in
 from protofl.runs.request.request import Request, read_request
 from protofl.system.consent import check_code
 from protofl.system.files.atomic import write_file
-from protofl.system.files.home import expand_user
 from protofl.system.files.lock import LOCK
 from protofl.system.files.tables import read_table, to_toml
 from protofl.system.options.parsing import as_typed
 from protofl_workbench.batch.batch_events import BatchRun
-from protofl_workbench.batch.shard import WHOLE, Shard
 from protofl_workbench.sweeps.axes import Axis, Point, read_axes, resolved_axes
 from protofl_workbench.sweeps.sweep_points import (
     number_of_points,
@@ -55,7 +52,6 @@ class Sweep:
         prune: Rule by which a search stops runs early, one of `PRUNES`.
         runs: Folder of runs.
         where: Working folder at the start; relative paths refer to it.
-        shard: The runs that this process executes; all by default.
     """
 
     base: Request
@@ -67,7 +63,6 @@ class Sweep:
     prune: str = "median"
     runs: Path = Path("runs")
     where: Path = field(default_factory=Path.cwd)
-    shard: Shard = WHOLE
 
     @property
     def seeds(self) -> list[int]:
@@ -82,16 +77,11 @@ class Sweep:
 
     @property
     def all_runs(self) -> int:
-        """Number of runs of all shards."""
+        """Number of runs."""
         return self.points * self.trials
 
-    @property
-    def own_runs(self) -> int:
-        """Number of runs of the shard."""
-        return len(self.shard.of(range(self.all_runs)))
-
     def grid_runs(self) -> list[BatchRun]:
-        """Return the runs of all points of a grid, those of all shards."""
+        """Return the runs of all points of a grid."""
         return [self.run_at(point, seed) for point in points_of(self.axes) for seed in self.seeds]
 
     def with_budget(self, budget: int) -> Sweep:
@@ -121,8 +111,6 @@ class Sweep:
         if self.search:
             sweep_table |= {"search": self.search, "budget": self.budget, "prune": self.prune}
         sweep_table |= {"runs": str(self.runs), "where": str(self.where)}
-        if self.shard.is_part:
-            sweep_table["shard"] = str(self.shard)
         grid = {axis.key: axis.text for axis in self.axes}
         return {**_as_config(self.base.options), "sweep": sweep_table, "grid": grid}
 
@@ -146,12 +134,6 @@ def check_sweep(sweep: Sweep, most: int = MOST) -> list[str]:
         )
     if sweep.figure not in FIGURES:
         raise unknown("figure", sweep.figure, FIGURES)
-    if sweep.search and sweep.shard.is_part:
-        raise UsageError(
-            f"--shard {sweep.shard}: a search chooses its next point from all results so far, so "
-            "its runs cannot be divided beforehand",
-            do="leave --shard out, or leave --search out to divide a grid",
-        )
     if sweep.search not in ("", "tpe"):
         raise unknown("search", sweep.search, ("tpe",))
     if sweep.prune not in PRUNES:
@@ -196,12 +178,6 @@ def check_new_folder(folder: Path, sweep: Sweep) -> None:
     if file.exists():
         there = load_sweep(folder)
         same = there.values() == sweep.values()
-        if not same and replace(there, shard=sweep.shard).values() == sweep.values():
-            raise UsageError(
-                f"--out {folder} is the folder of shard {there.shard} of this sweep",
-                "each shard has a sweep folder of its own, and all can share one --runs",
-                f"write --out {folder}-{sweep.shard.number}, or leave --out out",
-            )
         raise UsageError(
             f"--out {folder} is the folder of {'this' if same else 'another'} sweep",
             do=f"resume it: protofl sweep --resume {folder}; or choose another folder",
@@ -271,7 +247,6 @@ def _read(values: dict[str, Any], file: str) -> Sweep:
         prune=str(sweep_table.get("prune", "median")),
         runs=Path(str(sweep_table["runs"])),
         where=Path(str(sweep_table["where"])),
-        shard=Shard.read(sweep_table.get("shard")),
     )
     check_sweep(sweep, most=sweep.all_runs)
     return sweep
@@ -294,38 +269,12 @@ def _as_config(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_same_place(sweep: Sweep) -> None:
-    """Check that relative paths in the options of a sweep are valid in this folder.
+    """Check that a sweep is resumed where it was started, as its options may have relative paths.
 
     Raises:
-        UsageError: There are relative paths, and this is another folder.
+        UsageError: This is another folder.
     """
-    if sweep.where == Path.cwd():
-        return
-    options = {
-        **sweep.base.options,
-        "grid": [value for axis in sweep.axes for value in axis.values],
-    }
-    paths = [text for text in _texts(options) if _is_below(sweep.where, text)]
-    if paths:
+    if sweep.where != Path.cwd():
         raise UsageError(
-            f"the sweep was started in {sweep.where}, and its option {paths[0]} is relative to it",
-            do=f"go there first: cd {sweep.where}",
+            f"the sweep was started in {sweep.where}", do=f"go there first: cd {sweep.where}"
         )
-
-
-def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 - options are of many types
-    """Yield all texts in options, without keys."""
-    if isinstance(value, Mapping):
-        value = [*value.values()]
-    if isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _texts(inner)
-    elif isinstance(value, (str, Path)):
-        yield str(value)
-
-
-def _is_below(where: Path, text: str) -> bool:
-    """Return True if a text is ``PATH`` or ``NAME:PATH`` with a relative path in a folder."""
-    paths = [*[text][: os.sep in text], text.partition(":")[2]]
-    relative = [path for path in paths if path and not expand_user(path).is_absolute()]
-    return any(os.path.exists(where / path) for path in relative)

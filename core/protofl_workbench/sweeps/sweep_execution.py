@@ -14,7 +14,7 @@ from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
 from protofl.system.options.parsing import check_unchanged, parse_options
 from protofl_workbench.batch import batch_events as events
-from protofl_workbench.batch.batch_events import CheckedRun, Outcome
+from protofl_workbench.batch.batch_events import CheckedRun
 from protofl_workbench.batch.batch_tasks import check_error
 from protofl_workbench.batch.run_batch import RunBatch
 from protofl_workbench.sweeps.search import Search, check_installed
@@ -36,12 +36,10 @@ from protofl_workbench.sweeps.sweep_results import (
 
 
 def new_folder(sweep: Sweep) -> Path:
-    """Return a new folder ``runs/sweeps/METHOD-MODELS-DATA-TIME``, with the shard if any."""
+    """Return a new folder ``runs/sweeps/METHOD-MODELS-DATA-TIME``."""
     options = sweep.base.options
     names = [options.get("method"), options.get("models")]
     names += [str(options.get("dataset") or "").partition(":")[0]]
-    shard = sweep.shard
-    names += [f"shard-{shard.number}-of-{shard.count}"] if shard.is_part else []
     return fresh_folder(*(str(word) for word in names if word), below=Path("runs/sweeps"))
 
 
@@ -56,8 +54,8 @@ def plan_sweep(
         follow: Called with every event of the batch.
 
     Returns:
-        The runs of the shard with their steps and estimated seconds; for a search, whose points
-        are not known yet, the runs at the ends of its ranges.
+        The runs with their steps and estimated seconds; for a search, whose points are not known
+        yet, the runs at the ends of its ranges.
 
     Raises:
         UsageError: A run cannot be done.
@@ -143,20 +141,15 @@ def _batch(sweep: Sweep, folder: Path, *, at_once: int | None, follow: events.Fo
 
 
 def _checked(sweep: Sweep, batch: RunBatch, *, measure: bool = False) -> list[CheckedRun]:
-    """Plan the runs, and do the dry runs of the shard's unfinished runs.
-
-    A run that cannot be done stops every shard before any training.
-    """
+    """Plan the runs, and do the dry runs of unfinished ones."""
     if sweep.search:
         batch_runs = [sweep.run_at(point, sweep.seeds[0]) for point in end_points(sweep.axes)]
     else:
         batch_runs = sweep.grid_runs()
-    checked = batch.check_all(sweep.shard.of(batch_runs), measure=measure)
-    others = [run for place, run in enumerate(batch_runs) if not sweep.shard.takes(place)]
-    planned = [*checked, *batch.check_all(others, only_plan=True)]
-    if (wrong := check_error(planned)) is not None:
+    checked = batch.check_all(batch_runs, measure=measure)
+    if (wrong := check_error(checked)) is not None:
         raise wrong
-    without = [one for one in planned if not one.scores_server]
+    without = [one for one in checked if not one.scores_server]
     if sweep.figure.endswith("-server") and without:
         raise UsageError(
             f"--figure {sweep.figure}: {without[0].batch_run.name} has no server accuracy on test "
@@ -177,20 +170,7 @@ def _execute(
         batch.do(search, alike, on_gpu=on_gpu)
         lines = search.lines()
     else:
-        outcomes = iter(batch.run_all(checked))
-        others = iter(_of_other_shards(sweep, batch))
-        places = range(sweep.all_runs)
-        lines = point_results(
-            sweep, [next(outcomes if sweep.shard.takes(place) else others) for place in places]
-        )
+        lines = point_results(sweep, batch.run_all(checked))
     results = SweepResult(sweep.figure, lines, folder)
     results.write(folder)
     return results
-
-
-def _of_other_shards(sweep: Sweep, batch: RunBatch) -> list[Outcome | None]:
-    """Return the runs of other shards in their order; None for those that are not finished."""
-    runs = sweep.grid_runs()
-    others = [run for place, run in enumerate(runs) if not sweep.shard.takes(place)]
-    found = batch.check_all(others, only_plan=True)
-    return [one.outcome("finished") if one.finished else None for one in found]

@@ -13,7 +13,6 @@ from protofl.runs.request.request import read_request
 from protofl.system.files.home import expand_user
 from protofl.system.options.table import validated
 from protofl_workbench.batch import batch_events as events
-from protofl_workbench.batch.shard import Shard
 from protofl_workbench.sweeps import sweep_execution
 from protofl_workbench.sweeps.axes import read_axes, resolved_axes
 from protofl_workbench.sweeps.sweep import MOST, Sweep, check_sweep
@@ -34,7 +33,6 @@ def sweep(
     resume: str | Path | None = None,
     most: int | None = None,
     at_once: int | None = None,
-    shard: str | None = None,
     config: str | Path | None = None,
     set: Mapping[str, Any] | None = None,
     follow: events.Follow = events.ignore,
@@ -59,8 +57,6 @@ def sweep(
         resume: An interrupted sweep; allows only ``budget``, ``at_once``, ``follow`` and ``set``.
         most: Largest number of runs; default: 1,000.
         at_once: Number of parallel runs; None: one per core, 0: in this process (for classes).
-        shard: ``I/N`` for every N-th run of the grid, beginning with the I-th; the result also has
-            the finished runs of other shards. None for all runs.
         config: A TOML or JSON file with options of the runs; arguments override it.
         set: Options of plugins as for ``--set``.
         follow: Called with every event of the runs (`protofl_workbench.batch.batch_events`).
@@ -84,7 +80,6 @@ def sweep(
         "search": search,
         "most": most,
         "config": config,
-        "shard": shard,
     }
     sweep_options["prune"] = prune
     typed = {"method": method, "trials": trials, **options}
@@ -125,7 +120,6 @@ def requested_sweep(
     budget: int | None = None,
     prune: str | None = None,
     figure: str | None = None,
-    shard: str | None = None,
     extra: Extra | None = None,
 ) -> tuple[Sweep, list[str]]:
     """Return the requested sweep, and notes.
@@ -140,13 +134,12 @@ def requested_sweep(
         budget: Number of points of a search.
         prune: Rule by which a search stops runs early; None for the default.
         figure: Figure by which points are compared.
-        shard: ``I/N`` for a part of the runs; None for all.
         extra: Classes of this program, which have names among the options.
 
     Raises:
         UsageError: The request is not possible.
     """
-    axes, part = read_axes(grid), Shard.read(shard)
+    axes = read_axes(grid)
     request = read_request(typed, config=config, extra=extra)
     sweep_options: dict[str, Any] = {
         "figure": figure,
@@ -171,7 +164,6 @@ def requested_sweep(
         request,
         resolved_axes(axes, request),
         runs=expand_user(runs or "runs").absolute(),
-        shard=part,
         **{key: value for key, value in sweep_options.items() if value is not None},
     )
     notes = check_sweep(sweep, MOST if most is None else most)

@@ -172,11 +172,6 @@ class SweepResult:
         self.lines.sort(key=lambda line: (not line.is_complete, -(line.mean("value") or 0.0)))
 
     @property
-    def missing(self) -> int:
-        """Number of runs that have not been done; after a shard those that other shards owe."""
-        return sum(run.state == "missing" for line in self.lines for run in line.runs)
-
-    @property
     def best(self) -> PointResult | None:
         """The best complete point, if any."""
         return self.lines[0] if self.lines and self.lines[0].is_complete else None
@@ -299,21 +294,18 @@ def _run(run: PointRun, folder: Path | None) -> dict[str, Any]:
     }
 
 
-def point_results(sweep: Sweep, outcomes: Sequence[Outcome | None]) -> list[PointResult]:
+def point_results(sweep: Sweep, outcomes: Sequence[Outcome]) -> list[PointResult]:
     """Return the results of a grid by points.
 
     Args:
         sweep: The sweep.
-        outcomes: Outcomes in the order of points and seeds; None for a run that another shard has
-            not finished.
+        outcomes: Outcomes in the order of points and seeds.
     """
     rest = iter(outcomes)
-
-    def run_of(seed: int) -> PointRun:
-        outcome = next(rest)
-        return PointRun(seed) if outcome is None else point_run(outcome, seed, sweep.figure)
-
-    return [PointResult(point, [*map(run_of, sweep.seeds)]) for point in points_of(sweep.axes)]
+    return [
+        PointResult(point, [point_run(next(rest), seed, sweep.figure) for seed in sweep.seeds])
+        for point in points_of(sweep.axes)
+    ]
 
 
 def point_run(outcome: Outcome, seed: int, figure: str) -> PointRun:

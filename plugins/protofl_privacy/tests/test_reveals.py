@@ -1,4 +1,4 @@
-"""Test that the cards' words about keys name what the attacks of ``protofl leak`` read in them."""
+"""Test that the words about keys name what the attacks of ``protofl leak`` read in them."""
 
 from __future__ import annotations
 

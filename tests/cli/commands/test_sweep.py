@@ -93,55 +93,12 @@ def test_a_plan_starts_nothing(cli, tiny):
         (["--grid", "lr=0.1,0.2", "--trials", "501"], "1,002 runs"),
         (["--grid", "lr=0.1,0.2", "--trials", "0"], "--trials 0 is not possible"),
         (["--resume", "s", "--grid", "lr=0.1"], "leave METHOD out"),
-        ([*GRID, "--shard", "0/4"], "--shard 0/4: I is from 1 to N"),
-        ([*GRID, "--shard", "5/4"], "--shard 5/4: I is from 1 to N"),
-        ([*GRID, "--shard", "x"], "--shard x: not of the form I/N"),
-        (["--grid", "lr=0.1..0.2", "--search", "tpe", "--budget", "3", "--shard", "1/2"], "search"),
     ],
 )
 def test_what_can_not_be_is_said_at_once(cli, tiny, words, said):
     done = cli("sweep", "fedproto", *tiny, *words)
     assert done.exit_code == 2 and said in done.output
     assert not Path("runs").exists()
-
-
-@pytest.mark.slow
-def test_a_shard_says_what_it_has_and_what_others_owe(cli, tiny):
-    words = ["sweep", "fedproto", *tiny, "--grid", "lambda=0.1,1,10", "--at-once", 0]
-    planned = cli(*words, "--shard", "2/2", "--plan")
-    assert "2/2: 1 of 3 runs" in planned.output and "1, 1 to do" in planned.output
-    assert "lambda=1 " in planned.output and "lambda=10" not in planned.output
-    one = cli(*words, "--shard", "1/2", "--out", "one")
-    assert one.exit_code == 0, one.output
-    assert "1/2: 2 of 3 runs" in one.output and "checked 2 runs" in one.output
-    assert "0 of 1 run finished; later: protofl sweep --resume one" in one.output
-    assert sorted(r["state"] for r in rows_in("one")) == ["finished", "finished", "missing"]
-    two = cli(*words, "--shard", "2/2", "--out", "two")
-    assert two.exit_code == 0, two.output
-    assert len([*Path("runs").glob("*/config.json")]) == 3
-    later = cli("sweep", "--resume", "one", "--at-once", 0)
-    assert "1 of 1 run finished " in later.output and "2 of them are fin" in later.output
-    assert rows_in("one") == rows_in("two")
-
-
-@pytest.mark.slow
-def test_shards_at_the_same_time_make_all_runs_once(subprocess_of, cli, tiny):
-    words = ["sweep", "fedproto", *tiny, *GRID, "--trials", 2, "--at-once", 1]
-    whole = cli(*words, "--runs", "whole", "--out", "whole-sweep")
-    assert whole.exit_code == 0, whole.output
-    started = [subprocess_of(*words, "--shard", f"{i}/2", "--out", f"s{i}") for i in (1, 2)]
-    for process in started:
-        said = process.communicate()
-        assert process.returncode == 0, said
-    assert len([*Path("runs").glob("*/config.json")]) == 4
-    trained = [name for i in (1, 2) for name in (r["folder"] for r in done_in(f"s{i}"))]
-    assert len(trained) >= 4
-    cli("sweep", "--resume", "s1", "--at-once", 0)
-    assert records_in("s1") == records_in("whole-sweep")
-
-
-def done_in(sweep):
-    return [row for row in rows_in(sweep) if row["state"] == "finished"]
 
 
 @pytest.mark.always

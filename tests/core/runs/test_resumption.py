@@ -347,7 +347,7 @@ def test_sigkill_at_random_moments(tmp_path, method, options):
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="one instruction set")
 def test_a_run_goes_on_with_another_instruction_set(tmp_path):
     out, here = tmp_path / "run", torch.backends.cpu.get_cpu_capability()
-    interrupted("fedproto", out, (0, 1), record_uploads=True)
+    interrupted("fedproto", out, (0, 1))
     there = "AVX2" if here == "DEFAULT" else "DEFAULT"
     child = start({"ATEN_CPU_CAPABILITY": there.lower()}, out=out, resume=True, backend="local")
     said, _ = child.communicate()
@@ -355,7 +355,6 @@ def test_a_run_goes_on_with_another_instruction_set(tmp_path):
     (line,) = [line for line in said.splitlines() if "instruction set" in line]
     assert line.startswith(f"Note instruction set was {here} and is {there}: the rounds from here")
     assert len((out / "metrics.jsonl").read_text().splitlines()) == GIVEN["rounds"]
-    assert pf.replay(out).own.rounds  # a replay accepts its uploads, too
 
 
 def test_groups_of_clients_are_those_of_the_backend(tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 import protofl as pf
 from protofl.system import consent
 from protofl_cli.app import app
-from protofl_workbench.replaying.replayed_server import own_plan
 
 CODE = """
 from pathlib import Path
@@ -157,8 +156,6 @@ def test_a_run_folder_runs_no_code(planted, recorded):
     run = pf.load_run(recorded)
     with pytest.raises(pf.UsageError, match="is code"):
         run.model(0)
-    with pytest.raises(pf.UsageError, match="is code"):
-        own_plan(run.config)
     for words in (["runs", "list", recorded.parent], ["runs", "show", recorded]):
         said(*words)
     for words in (["report", recorded, "--out", "p.html"], ["compare", recorded, recorded]):

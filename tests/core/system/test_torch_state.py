@@ -55,7 +55,7 @@ PAIRS = [(state, precision) for state in STATES for precision in PRECISIONS]
 
 def results(folder, **options):
     """Train, and use the run in each way; every value must be the same in each state."""
-    found = pf.run("fedgh", out=folder, record_uploads=True, **GIVEN, **options)
+    found = pf.run("fedgh", out=folder, **GIVEN, **options)
     run = pf.load_run(folder)
     x = run.plan.data.x[:4]
     row = found.record[0]
@@ -63,8 +63,7 @@ def results(folder, **options):
     told += [run.predict(0, x).tolist(), run.scorer(0)(x).tolist()]
     run.export(0, folder / "client.pt2")
     exported = read_exported(folder / "client.pt2", trust_pickle=True).scores(x)
-    again = pf.replay(folder)
-    told += [exported.round(decimals=4).tolist(), again.differs, again.compared]
+    told += [exported.round(decimals=4).tolist()]
     told += [{name: value.tolist() for name, value in run.global_state().items()}]
     return told
 

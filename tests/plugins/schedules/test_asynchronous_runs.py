@@ -322,11 +322,3 @@ def test_the_server_acts_on_what_there_is_if_nothing_more_can_come():
     rows = [federation.round(n)[0] for n in range(7)]
     assert all(row.participants == 2 for row in rows)
     assert any(row.get("absent") for row in rows)
-
-
-@pytest.mark.slow
-def test_a_replay_of_the_recorded_uploads_is_the_run(toys, tmp_path):
-    given = BUSY | {"devices": "tiers", "record_uploads": True}
-    train("fedproto", tmp_path / "run", **given)
-    replay = pf.replay(tmp_path / "run")
-    assert replay.differs == "" and replay.compared[0] == 7

@@ -352,9 +352,7 @@ def test_runs_that_cannot_be_compared(write, other, words):
     with pytest.raises(pf.UsageError) as error:
         pf.compare(runs)
     assert all(str(folder / "config.json") in error.value.what for folder in runs)
-    assert words in error.value.what and "--unpaired" in error.value.do
-    d = pf.compare(runs, unpaired=True).tables[0].rows[1].difference
-    assert d.mean == pytest.approx(0.1) and math.isnan(d.low)
+    assert words in error.value.what and error.value.do == "compare runs on the same data"
 
 
 def test_a_data_set_is_its_data_wherever_the_file_lies(write):
@@ -377,16 +375,6 @@ def test_no_seed_in_common(write):
     with pytest.raises(pf.UsageError) as error:
         pf.compare(runs)
     assert "no seed in common" in error.value.what and "4, 5" in error.value.near
-    d = row(pf.compare(runs, unpaired=True), "fedtgp").difference
-    assert (d.count, d.mean) == (2, pytest.approx(0.15))
-
-
-def test_unpaired_samples(two):
-    d = row(pf.compare(two, unpaired=True), "fedtgp").difference
-    own = [np.round(v, 12) for v in (B, A)]
-    theirs = scipy.stats.mannwhitneyu(*own, alternative="two-sided").pvalue
-    assert d.p == pytest.approx(theirs, abs=0.1)
-    assert d.low < d.mean < d.high and math.isnan(d.std)
 
 
 def test_trials_that_are_not_finished_are_left_out(write):
@@ -480,7 +468,7 @@ def test_lines_for_programs(two):
     assert lines[0]["difference"] == "" and lines[1]["baseline"] == "fedproto"
     whole = json.loads(found.text("json"))
     assert whole["figures"][1]["values"] == pytest.approx(B)
-    assert whole["figures"][1]["seeds"] == [0, 1, 2, 3, 4] and whole["paired"] is True
+    assert whole["figures"][1]["seeds"] == [0, 1, 2, 3, 4]
     pytest.importorskip("pandas")
     assert found.frame()["mean"][0] == pytest.approx(np.mean(A))
 

@@ -119,8 +119,6 @@ def test_runs_on_other_data_say_on_which(write):
     figure = pf.plots.curve(runs, by="method")
     assert legend(figure) == ["fedproto, beta=0.1", "local, beta=0.5", "fedproto, beta=0.5"]
     assert legend(pf.plots.curve(runs, by="run"))[0] == "c, beta=0.1"
-    mixed = pf.compare(runs, "final", by="method", unpaired=True).tables[0].rows
-    assert [len(own.values) for own in mixed] == [4, 2]
 
 
 def test_a_copy_of_a_run_is_no_further_trial(write):
@@ -215,8 +213,6 @@ def test_differences_are_those_of_the_comparison(write):
         assert mean.get_xdata() == pytest.approx([5]) and list(zero.get_xdata()) == [0, 0]
         assert [t.get_text() for t in drawn.texts] == ["p = 1.000"]
         assert [t.get_text() for t in drawn.get_yticklabels()] == ["fedtgp"]
-    unpaired = axes(pf.plots.differences(pf.compare(two, unpaired=True)))
-    assert not len(unpaired.get_lines()[0].get_xdata())
     with pytest.raises(pf.UsageError, match="no difference in final to draw"):
         pf.plots.differences(two[0])
     with pytest.raises(pf.UsageError, match="no difference in worst to draw"):

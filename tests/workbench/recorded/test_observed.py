@@ -253,7 +253,7 @@ def test_damage_is_told(toys, whole, tmp_path):
     assert not any("replays end" in line for line in lines)
     (run / "uploads/t0-r2.safetensors").unlink()
     train("fedproto", run, resume=True, rounds=ROUNDS + 2, progress=note)
-    assert any("the uploads of round 2 are not kept: replays end before it" in li for li in lines)
+    assert any("the uploads of round 2 are not kept" in li for li in lines)
 
 
 def test_a_line_that_is_damaged(whole, tmp_path):
@@ -406,7 +406,7 @@ def test_uploads_are_kept_where_all_before_them_are(tmp_path, monkeypatch):
     done = {(0, 0), (0, 1)}
     assert late.kept({(0, 2): 10, (1, 0): 10}, done) == [(1, 0)]
     line, _ = late.lines
-    assert line == "the uploads of round 0 of trial 0 are not kept: there is nothing to replay"
+    assert line == "the uploads of round 0 of trial 0 are not kept"
 
 
 def test_a_limit_keeps_the_same_of_a_run_that_is_interrupted(tmp_path, monkeypatch):

@@ -18,8 +18,6 @@ from protofl.records.row import Row
 from protofl.system.options.table import OPTIONS
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.run_batch import RunBatch
-from protofl_workbench.batch.shard import Shard
-from protofl_workbench.sweeps import sweep_interface
 from protofl_workbench.sweeps.axes import read_axes, resolved_axes
 from protofl_workbench.sweeps.sweep import (
     Sweep,
@@ -369,103 +367,6 @@ def test_a_failing_cell_is_told_and_the_others_are_done(toys, tmp_path):
     assert "so it was asked for" in bad.runs[0].error and bad.runs[0].folder.is_dir()
 
 
-# --- shards ---------------------------------------------------------------------------------------
-
-
-def trained_by(follow):
-    """Return the names of the runs that were trained."""
-    return {e.batch_run.name for e in follow if events.is_round(e) and not e.before}
-
-
-@pytest.mark.parametrize("text", ["0/4", "5/4", "x", "1", "1/0", "-1/4", "1/4/2", "", "1.5/2"])
-def test_a_shard_that_can_not_be(text):
-    with pytest.raises(pf.UsageError, match=f"--shard {text}") as caught:
-        Shard.read(text)
-    Shard.read(caught.value.do.split()[2])  # what is written there can be typed
-
-
-def test_shards_have_all_runs_once():
-    for count in (1, 2, 3, 7, 11):
-        shards = [Shard.read(f"{i}/{count}") for i in range(1, count + 1)]
-        parts = [shard.of(range(7)) for shard in shards]
-        assert sorted(n for part in parts for n in part) == [*range(7)]
-        for shard, part in zip(shards, parts, strict=True):
-            assert part == [n for n in range(7) if shard.takes(n)]
-            assert all(shard.owner(n) == shard for n in part)
-            assert len(part) in (7 // count, -(-7 // count))
-
-
-@pytest.mark.slow
-def test_shards_share_a_folder_of_runs_and_give_the_results_of_one_process(toys, tmp_path):
-    whole = toy_sweep(tmp_path, "scale=0.5,1,2", rounds=1)
-    expected = start_sweep(replace(whole, runs=tmp_path / "whole"), tmp_path / "one", at_once=0)
-    told = {}
-    results = {}
-    for text in ("1/2", "2/2"):
-        told[text] = []
-        part = replace(whole, shard=Shard.read(text))
-        assert part.own_runs == 3
-        results[text] = start_sweep(
-            part, tmp_path / text.replace("/", "-"), at_once=0, follow=told[text].append
-        )
-    one, two = map(trained_by, told.values())
-    assert len(one) == len(two) == 3 and not one & two
-    assert results["1/2"].missing == 3
-    states = [run.state for line in results["1/2"].lines for run in line.runs]
-    assert sorted(states) == ["finished"] * 3 + ["missing"] * 3
-    assert results["1/2"].best is None  # of each point one seed is missing
-    assert results["2/2"].missing == 0
-    assert figures(results["2/2"]) == figures(expected)
-
-
-def test_a_shard_is_of_all_runs_and_not_of_those_that_are_left(toys, tmp_path):
-    sweep = toy_sweep(tmp_path, "scale=0.5,1,2", rounds=1)
-    part = replace(sweep, shard=Shard(1, 2))
-    before = [one.batch_run.name for one in plan_sweep(part, at_once=0)]
-    start_sweep(replace(part, shard=Shard(1, 6)), tmp_path / "first", at_once=0)
-    after = plan_sweep(part, at_once=0)
-    assert [one.batch_run.name for one in after] == before and len(before) == 3
-    assert [one.finished for one in after] == [True, False, False]
-
-
-def test_a_shard_checks_the_runs_of_others_before_it_trains(toys, tmp_path):
-    sweep = toy_sweep(tmp_path, "scale=1,-1", rounds=1)  # the second point is of shard 2 alone
-    with pytest.raises(pf.UsageError, match="scale=-1"):
-        start_sweep(replace(sweep, trials=1, shard=Shard(1, 2)), tmp_path / "sweep", at_once=0)
-    assert not [*tmp_path.glob("runs/*/config.json")]
-
-
-@pytest.mark.slow
-def test_a_shard_goes_on_from_its_file_and_shows_what_others_have_done(toys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    sweep = toy_sweep(tmp_path, "lambda=0.5,1", method="fedproto", rounds=1, models="toy1")
-    parts = [replace(sweep, shard=Shard(i, 2)) for i in (1, 2)]
-    assert "shard-2-of-2" in new_folder(parts[1]).name
-    with pytest.raises(Halted):
-        start_sweep(parts[0], tmp_path / "s", at_once=0, follow=Halting(1))
-    with pytest.raises(pf.UsageError, match="is the folder of shard 1/2 of this sweep") as caught:
-        start_sweep(parts[1], tmp_path / "s", at_once=0)
-    assert f"{tmp_path / 's'}-2" in caught.value.do
-    start_sweep(parts[1], tmp_path / "t", at_once=0)
-    told = []
-    again, results = resume_sweep(tmp_path / "s", at_once=0, follow=told.append)
-    assert again.shard == Shard(1, 2)
-    assert len(trained_by(told)) == 1  # the other run of this shard was finished before ^C
-    assert results.missing == 0 and results.best is not None
-    # More shards than runs: the last has none.
-    empty = start_sweep(replace(sweep, shard=Shard(9, 9)), tmp_path / "u", at_once=0)
-    assert figures(empty) == figures(results)
-
-
-def test_a_search_has_no_shards(toys, tmp_path):
-    with pytest.raises(pf.UsageError, match="--shard 1/2: a search"):
-        sweep_interface.requested_sweep(
-            {"method": "fedproto"}, ["lr=0.1..0.2"], search="tpe", budget=3, shard="1/2"
-        )
-    with pytest.raises(pf.UsageError, match="leave --shard out"):
-        pf.sweep(resume="sweep", shard="1/2")
-
-
 def test_a_value_out_of_range_is_found_before_anything_is_made(toys, tmp_path):
     with pytest.raises(pf.UsageError, match=r"scale=-1 · seed 0 \(and of 1 more\)"):
         start_sweep(toy_sweep(tmp_path, "scale=1,-1"), tmp_path / "sweep", at_once=0)
@@ -548,22 +449,13 @@ def test_a_damaged_file_is_named(tmp_path, text, said):
     assert said in caught.value.what and "sweep.toml" in caught.value.what
 
 
-def test_paths_are_from_where_a_sweep_was_begun(fedtgp, tmp_path):
-    (tmp_path / "few.npz").touch()
-    axes = axes_of(fedtgp, "tau=1,2", "lr=0.1..0.2:log")
-    sweep = Sweep(fedtgp, axes, where=tmp_path)
-
-    def with_options(**options):
-        return replace(sweep, base=replace(fedtgp, options={**fedtgp.options, **options}))
-
-    plain = {"use": {"inference": "local"}, "options": {"partition": {"beta": 0.3}}}
-    for free in (plain, {"dataset": f"npz:{tmp_path}/few.npz"}):
-        check_same_place(with_options(**free))
-    for bound in ({"dataset": "npz:few.npz"}, {"options": {"generator": {"weights": "./few.npz"}}}):
-        with pytest.raises(pf.UsageError, match="was started in"):
-            check_same_place(with_options(**bound))
+def test_a_sweep_is_resumed_where_it_was_started(fedtgp, tmp_path, monkeypatch):
+    """Its options may have relative paths."""
+    sweep = Sweep(fedtgp, axes_of(fedtgp, "tau=1,2"), where=tmp_path)
     with pytest.raises(pf.UsageError, match="was started in"):
-        check_same_place(replace(sweep, axes=axes_of(fedtgp, "dataset=digits,npz:few.npz")))
+        check_same_place(sweep)
+    monkeypatch.chdir(tmp_path)
+    check_same_place(sweep)
 
 
 def test_a_folder_that_is_new(fedtgp, tmp_path, monkeypatch):

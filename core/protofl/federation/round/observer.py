@@ -90,8 +90,7 @@ class Observer(NoObserver):
                 if trial not in self._lost:
                     self._lost.add(trial)
                     of = f" of trial {trial}" if plan.settings.trials > 1 else ""
-                    end = "replays end before it" if round else "there is nothing to replay"
-                    note(f"the uploads of round {round}{of} are not kept: {end}")
+                    note(f"the uploads of round {round}{of} are not kept")
         self._left = LIMIT - self._observed.size - self._uploads.size
         self._full = False
         self._expected: dict[str, int] = {}

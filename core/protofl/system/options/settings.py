@@ -293,7 +293,7 @@ class Settings(Strict):
     observe_samples: int = record(
         50, "Test samples of a client whose features are recorded", ge=1, le=1_000_000
     )
-    record_uploads: bool = record(False, "Record the uploads of every round for protofl replay")
+    record_uploads: bool = record(False, "Record the uploads of every round")
     record_predictions: Predictions = record(
         [], "Record the predicted class of every test sample in these rounds of each trial: last, "
         "best (on test samples), validation (chosen on validation samples)",

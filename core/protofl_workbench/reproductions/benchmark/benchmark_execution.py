@@ -2,7 +2,7 @@
 
 A method in a setting is an entry. Its runs depend on each other: the second step of the search
 needs the first, and the final runs need the search. Entries are independent, so that several runs
-are in progress at once, and shards have whole entries. A finished entry has a record
+are in progress at once. A finished entry has a record
 (`protofl_workbench.reproductions.benchmark.benchmark_records`) and is not planned again.
 """
 
@@ -22,7 +22,6 @@ from protofl.system.options.plugin_options import Config
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 from protofl_workbench.batch.run_batch import RunBatch
-from protofl_workbench.batch.shard import WHOLE, Shard
 from protofl_workbench.reproductions.benchmark.benchmark_records import (
     LOCAL,
     definition_of,
@@ -268,7 +267,6 @@ class BenchmarkProgress:
         records: {(row, column): record}.
         failed: {(row, column): error} of entries that failed in this call.
         missing: {column: why its data are missing}.
-        others: Entries that other shards have not finished.
     """
 
     reproduction: Reproduction
@@ -279,7 +277,6 @@ class BenchmarkProgress:
     records: dict[tuple[str, str], Record] = field(default_factory=dict)
     failed: dict[tuple[str, str], ProtoflError] = field(default_factory=dict)
     missing: dict[str, UsageError] = field(default_factory=dict)
-    others: int = 0
 
 
 def with_added(reproduction: Reproduction, added: Sequence[str]) -> Reproduction:
@@ -348,7 +345,6 @@ def run_benchmark(
     skip_missing: bool = False,
     again: bool = False,
     at_once: int | None = None,
-    shard: Shard = WHOLE,
     follow: events.Follow = events.ignore,
     note: Note = lambda line: None,
     planned: Callable[[int], None] = lambda count: None,
@@ -364,8 +360,6 @@ def run_benchmark(
         skip_missing: True to leave out settings whose data are missing.
         again: True to repeat entries that diverged; other failed ones are always repeated.
         at_once: Number of parallel runs; None for one per core, 0 to run in this process.
-        shard: The entries to run: every N-th along the diagonals of the table, so that each shard
-            has parts of all settings.
         follow: Called with every event of the batch.
         note: Takes a line before each long step.
         planned: Takes the number of runs before any of them starts, refused ones included.
@@ -377,15 +371,8 @@ def run_benchmark(
         reproduction, change or Change(), Path(runs), added, again=again
     )
     if not start:
-        if shard.is_part:
-            raise UsageError(
-                f"--shard {shard}: --no-run starts nothing that shards could share",
-                do="leave one of them out",
-            )
         return progress
-    own = [entry for entry in todo if is_own(progress, entry, shard)]
-    progress.others = len(todo) - len(own)
-    own = _with_data(progress, own, note, skip_missing=skip_missing)
+    own = _with_data(progress, todo, note, skip_missing=skip_missing)
     if own:
         note(f"planning {len(own)} methods in settings")
         planned(sum(entry.runs for entry in own))
@@ -420,13 +407,6 @@ def recorded_entries(
     return progress, todo
 
 
-def is_own(progress: BenchmarkProgress, entry: BenchmarkCell, shard: Shard) -> bool:
-    """Return True if an entry is in a shard; the place in the whole table decides."""
-    row = [*progress.reproduction.rows].index(entry.cell.row)
-    column = [*progress.reproduction.columns].index(entry.cell.column)
-    return shard.takes(row + column)
-
-
 def _with_data(
     progress: BenchmarkProgress, entries: list[BenchmarkCell], note: Note, *, skip_missing: bool
 ) -> list[BenchmarkCell]:
@@ -448,12 +428,10 @@ def _with_data(
     return [entry for entry in entries if entry.cell.column not in progress.missing]
 
 
-def check_entries(
-    entries: Sequence[BenchmarkCell], batch: RunBatch, *, measure: bool = False
-) -> list[CheckedRun]:
+def check_entries(entries: Sequence[BenchmarkCell], batch: RunBatch) -> list[CheckedRun]:
     """Plan the first final run of each entry with the setting's own learning rate."""
     first = [BatchRun(f"{e.cell.row}, {e.cell.column}", e.cell.request()) for e in entries]
-    return batch.check_all(first, measure=measure, only_plan=True)
+    return batch.check_all(first, only_plan=True)
 
 
 def refusal(checked: CheckedRun) -> str:

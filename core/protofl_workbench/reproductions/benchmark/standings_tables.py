@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from protofl.system.formatting import count
 from protofl_workbench.comparing.figure_table import markdown
-from protofl_workbench.reproductions.benchmark.standings import BenchmarkSetting, Ranks, Standing
+from protofl_workbench.reproductions.benchmark.standings import Standing
 
 Rows = Iterable[Sequence[str]]
 
@@ -67,17 +67,6 @@ def cells(standing: Standing, columns: Sequence[str]) -> list[str]:
 def place(rank: int | None, ranked: int) -> str:
     """Return ``3 of 25``; empty for a method that is not ranked."""
     return f"{rank} of {ranked}" if rank else ""
-
-
-def ranks_table(
-    over: Sequence[Ranks], settings: Sequence[BenchmarkSetting]
-) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the ranks over settings."""
-    rows = [
-        [one.method, f"{one.mean:.1f}", f"{one.std:.1f}", *(f"{r:g}" for r in one.ranks)]
-        for one in over
-    ]
-    return ["method", "mean", "std", *(setting.name for setting in settings)], rows
 
 
 def markdown_table(columns: Sequence[str], rows: Rows, *, sortable: bool = False) -> str:

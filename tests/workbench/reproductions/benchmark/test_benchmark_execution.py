@@ -1,4 +1,4 @@
-"""Tests of the execution of a benchmark: its runs, records, refusals and shards."""
+"""Tests of the execution of a benchmark: its runs, records, and refusals."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ from protofl.records.row import Row
 from protofl.testing.donors import methods_to_run
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import Outcome
-from protofl_workbench.batch.shard import Shard
 from protofl_workbench.reproductions.benchmark import benchmark_records
 from protofl_workbench.reproductions.benchmark.benchmark_execution import (
     entries_of,
-    is_own,
     run_benchmark,
 )
-from protofl_workbench.reproductions.benchmark.benchmark_plan import plan_benchmark
 from protofl_workbench.reproductions.benchmark.benchmark_records import (
     definition_of,
     file_of,
@@ -147,28 +144,6 @@ def test_a_changed_definition_is_run_again(done, small, benchmark_file, chosen, 
     assert len(started(found)) == 5
 
 
-def test_shards_have_whole_entries_of_all_settings(small, chosen):
-    change = chosen("local", "fedproto", "fedavg", "fedgh", columns=("equal", "unequal"))
-    progress, entries = entries_of(small, change)
-    parts = [
-        {(e.cell.row, e.cell.column) for e in entries if is_own(progress, e, Shard(n, 2))}
-        for n in (1, 2)
-    ]
-    assert not parts[0] & parts[1]
-    assert len(parts[0] | parts[1]) == len(entries) == 8
-    for part in parts:
-        assert {column for _, column in part} == {"equal", "unequal"}
-
-
-@pytest.mark.slow
-def test_a_shard_runs_its_own_and_says_what_is_left(small, chosen, tmp_path):
-    change = chosen("local", columns=("equal", "unequal"))
-    first = run_benchmark(small, change, tmp_path / "runs", at_once=0, shard=Shard(1, 2))
-    assert len(first.records) == 1 and first.others == 1
-    second = run_benchmark(small, change, tmp_path / "runs", at_once=0, shard=Shard(2, 2))
-    assert len(second.records) == 2 and second.others == 0
-
-
 def after_search(small, chosen, scores):
     """Return an entry whose tuning runs had these scores; None for one that diverged."""
     entry = entries_of(small, chosen("local"))[1][0]
@@ -267,16 +242,6 @@ def test_a_weight_that_the_method_does_not_have_is_an_error(benchmark_file, chos
     benchmark_file.write_text(text, encoding="utf-8")
     with pytest.raises(pf.UsageError, match="lamda"):
         run_benchmark(reproduction_of_file(benchmark_file), chosen("fedproto"), tmp_path / "runs")
-
-
-@pytest.mark.slow
-def test_a_plan_counts_runs_and_trains_nothing(small, chosen, tmp_path):
-    change = chosen("local", "fedavg", columns=("equal", "unequal"))
-    plan = plan_benchmark(small, change, tmp_path / "runs")
-    assert {*plan.left} == {("local", "equal"), ("local", "unequal"), ("fedavg", "equal")}
-    assert plan.runs == 15 and all(seconds > 0 for seconds in plan.left.values())
-    assert "whole models" in plan.refused["fedavg", "unequal"]
-    assert not [*(tmp_path / "runs").glob("*/metrics.jsonl")]
 
 
 def test_the_data_file_s_folder_is_no_part_of_the_definition(small, few):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from protofl_workbench.reproductions.benchmark.benchmark_execution import BenchmarkProgress
 from protofl_workbench.reproductions.benchmark.benchmark_page import page_of, statements, write_page
 from protofl_workbench.reproductions.benchmark.benchmark_records import read_records
-from protofl_workbench.reproductions.benchmark.standings import compared, setting_of
+from protofl_workbench.reproductions.benchmark.standings import setting_of
 
 
 def run(seed, clients):
@@ -65,12 +63,10 @@ def progress(small, records):
 def test_the_page_is_made_again_from_its_folder_alone(progress, small, tmp_path):
     page = tmp_path / "docs" / "benchmark.md"
     page.parent.mkdir()
-    written = write_page(progress, page)
-    assert [path.name for path in written] == ["benchmark.md", "groups.png", "ranks.png"]
-    assert all(path.stat().st_size > 1000 for path in written)
+    write_page(progress, page)
     text = page.read_text(encoding="utf-8")
-    again = write_page(BenchmarkProgress(small, "paper", small.tuning, (), ()), page)
-    assert again == written and page.read_text(encoding="utf-8") == text
+    write_page(BenchmarkProgress(small, "paper", small.tuning, (), ()), page)
+    assert page.read_text(encoding="utf-8") == text
     assert text == page_of(small, read_records(page.with_suffix("")), "benchmark")
 
 
@@ -84,15 +80,11 @@ def test_a_further_method_joins_the_records_that_are_there(progress, small, tmp_
     assert "| mine |" in text and "| fedtgp |" in text
 
 
-def test_the_page_says_what_ran_where_and_what_is_missing(small, records):
+def test_the_page_says_what_ran_where(small, records):
     text = page_of(small, records, "benchmark")
     assert "7 pairs of method and setting, 21 tuning runs and 14 final runs" in text
     assert "abc1234567" in text and "A chip, torch 2.6, Python 3.10" in text
     assert "`fedavg`: it averages \\| whole models" in text
-    missing = text[text.index("## What is missing") :]
-    assert re.search(r"- equal: .*`fedavg`", missing)
-    assert "What is said of equal, unequal may change: methods are missing there." in text
-    assert "`local`" not in missing.partition("## Add")[0]
 
 
 def test_statements_are_counted_from_the_standings(records):
@@ -106,7 +98,6 @@ def test_statements_are_counted_from_the_standings(records):
     assert "unequal: 0 of 2 methods beat `local`, 2 rank significantly below it" in said
     assert "in all of these settings: no method" in said
     assert "equal: `fedtgp` has the best mean rank, and differs from all others" in said
-    assert "is -1.00 (1: the same order)" in said
     assert "equal: +5.0" in said
     bound = replace(settings[0].named("centralised"), diverged=1)
     others = [s for s in settings[0].standings if s.method != "centralised"]
@@ -119,19 +110,12 @@ def test_statements_are_counted_from_the_standings(records):
     assert " ".join(statements([*settings, begun])) == said
 
 
-def test_settings_with_few_methods_are_not_compared():
-    settings = [SimpleNamespace(ranked=["method"] * count) for count in (24, 6, 12, 1)]
-    assert compared(settings) == [settings[0], settings[2]]
-    assert compared(settings[3:]) == compared([]) == []
-
-
 @pytest.mark.parametrize("kept", [0, 1, 2])
 def test_the_page_is_true_without_most_records(small, records, kept):
     text = page_of(small, records[:kept], "benchmark")
     assert "## Limits of these results" in text
-    assert "ranks.png" not in text
     if not kept:
-        assert "Nothing yet" in text and "groups.png" not in text
+        assert "Nothing yet" in text
 
 
 def test_a_smaller_scale_is_said_first(small, records):

@@ -12,8 +12,6 @@ from protofl_workbench.comparing.statistics import wilcoxon
 from protofl_workbench.reproductions.benchmark.standings import (
     groups_of,
     mean_ranks,
-    rank_correlations,
-    ranks_over,
     setting_of,
     significance,
     worse_off,
@@ -167,25 +165,6 @@ def test_a_method_with_another_split_is_not_ranked(records):
     assert any(note.startswith("other is not ranked") for note in setting.notes)
 
 
-def test_ranks_over_settings_count_the_methods_of_all_settings(records):
-    alone = {"one": ["a", "b", "c"], "two": ["c", "a", "b", "d"]}
-    settings = [
-        setting_of(
-            name,
-            [record(m, [run(s, [0.9 - 0.1 * n] * 4) for s in (0, 1)]) for n, m in enumerate(order)],
-        )
-        for name, order in alone.items()
-    ]
-    over = ranks_over(settings)
-    assert [(one.method, one.ranks) for one in over] == [
-        ("a", (1.0, 2.0)), ("c", (3.0, 1.0)), ("b", (2.0, 3.0)),
-    ]  # fmt: skip
-    assert over[0].std == pytest.approx(math.sqrt(0.5))
-    expected = stats.spearmanr([1, 2, 3], [2, 3, 1]).statistic
-    assert rank_correlations(settings) == {("one", "two"): pytest.approx(expected)}
-
-
 def test_nothing_is_ranked_without_records():
     setting = setting_of("one", [])
     assert (setting.standings, setting.cliques, setting.blocks) == ((), (), 0)
-    assert ranks_over([]) == []

@@ -17,7 +17,7 @@ import numpy as np
 
 from protofl.hooks.wire.keys import declared_keys, matches, meaning_of, shape_of
 from protofl.testing import toy
-from protofl_workbench.cards.toy_runs import ToyRuns, plan_of
+from toy_runs import ToyRuns, plan_of
 
 SIZES = ((4, 8), (8, 8), (4, 16), (8, 16), (6, 12), (5, 10))
 """(number of classes C, feature width K) of the measured runs."""

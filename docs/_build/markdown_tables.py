@@ -1,4 +1,4 @@
-"""Tables and code spans of Markdown, for method cards and the pages of the site."""
+"""Tables and code spans of Markdown, for the pages of the site."""
 
 from __future__ import annotations
 

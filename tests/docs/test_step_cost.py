@@ -1,15 +1,14 @@
-"""Tests of the cost of a step on method cards."""
+"""Tests of the cost of a step on methods' pages."""
 
 from __future__ import annotations
 
 import pytest
+import step_cost
 import torch
+from step_cost import BATCH, PAIRS, STEPS, measure_cost, step_plan
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
-
-from protofl_workbench.cards import step_cost
-from protofl_workbench.cards.step_cost import BATCH, PAIRS, STEPS, measure_cost, step_plan
-from protofl_workbench.cards.toy_runs import toy_runs
+from toy_runs import toy_runs
 
 
 @pytest.fixture(autouse=True)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from protofl.errors import UsageError
-from protofl.hooks.discovery.registry import Registry
 from protofl_workbench.reproductions.benchmark import standings
 from protofl_workbench.reproductions.benchmark.benchmark_records import (
     LOCAL,
-    folder_of,
     read_records,
 )
 from protofl_workbench.reproductions.benchmark.standings import BenchmarkSetting
@@ -23,11 +18,8 @@ from protofl_workbench.reproductions.reproduction import Reproduction
 BENCHMARK = "benchmark/htfl"
 """The reproduction whose records are read."""
 
-IN_CHECKOUT = Path("docs/reference/benchmark")
-"""Folder of the committed records in a checkout of protofl."""
-
-INSTALLED = "records"
-"""Folder of the same records beside the reproduction's file in an installed package."""
+RECORDS = Path(__file__).parents[1] / "reference/benchmark"
+"""Folder of the committed records."""
 
 
 @dataclass(frozen=True)
@@ -68,42 +60,9 @@ class BenchmarkRow:
     reason: str
 
 
-def record_folders(benchmark: Reproduction, runs: Path | None = None) -> list[Path]:
-    """Return the folders with records: those of the checkout or package, then those of runs.
-
-    Args:
-        benchmark: The benchmark.
-        runs: Folder of runs, as ``--runs`` of ``protofl reproduce`` takes it.
-    """
-    folders = [Path(__file__).parents[3] / IN_CHECKOUT, *_installed(benchmark)]
-    folders += [folder_of(runs, benchmark, "paper")] if runs else []
-    return [folder for folder in folders if folder.is_dir()]
-
-
-def _installed(benchmark: Reproduction) -> list[Path]:
-    """Return the folder of records in the package of a benchmark."""
-    try:
-        plugin = Registry().find("reproduction", benchmark.name.partition("/")[0])
-        package = files(plugin.target.partition(":")[0])
-    except (UsageError, ImportError, TypeError):  # a reproduction of a file
-        return []
-    place = package / INSTALLED
-    return [place] if isinstance(place, Path) else []
-
-
-def settings_of(benchmark: Reproduction, folders: Iterable[Path]) -> list[BenchmarkSetting]:
-    """Return the standings of all methods with a record, by setting in the benchmark's order.
-
-    Of several records of a method in a setting, that of the first folder counts.
-
-    Raises:
-        UsageError: A record is damaged.
-    """
-    records: dict[tuple[str, str], dict[str, Any]] = {}
-    for folder in folders:
-        for record in read_records(folder):
-            records.setdefault((record["setting"], record["method"]), record)
-    return standings.settings_of(benchmark.columns, records.values())
+def settings_of(benchmark: Reproduction, folder: Path = RECORDS) -> list[BenchmarkSetting]:
+    """Return the standings of all methods with a record, by setting in the benchmark's order."""
+    return standings.settings_of(benchmark.columns, read_records(folder))
 
 
 def benchmark_rows(

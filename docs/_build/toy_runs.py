@@ -1,7 +1,7 @@
-"""Toy runs of a method for its card, in this process.
+"""Toy runs of a method for its page, in this process.
 
-A card compares methods on one small problem. The runs are those of the method contract, so that a
-method that passes ``protofl check`` has a card.
+A page compares methods on one small problem. The runs are those of the method contract, so that a
+method that passes ``protofl check`` can be measured.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def toy_runs(method: type | str) -> Iterator[ToyRuns]:
         method: Name of an installed method, or a class.
     """
     runs: ToyRuns = type("Chosen", (ToyRuns,), {"plugin": method})()
-    runs.folder = Path(tempfile.mkdtemp(prefix="protofl-card-"))
+    runs.folder = Path(tempfile.mkdtemp(prefix="protofl-page-"))
     runs.remarks = []
     try:
         with compute_threads(1):

@@ -1,4 +1,4 @@
-"""Measurements of a method for its card, as an object and as JSON values."""
+"""Measurements of a method for its page, as an object and as JSON values."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from protofl.errors import ProtoflError
 from protofl.system.machine import machine_facts
 from protofl.system.version import __version__
-from protofl_workbench.cards.payload_sizes import (
+from payload_sizes import (
     KeySize,
     PayloadSize,
     declared_sizes,
     measure_payloads,
 )
-from protofl_workbench.cards.step_cost import Spent, StepCost, measure_cost
-from protofl_workbench.cards.toy_runs import toy_runs
+from step_cost import Spent, StepCost, measure_cost
+from toy_runs import toy_runs
 
 
 @dataclass(frozen=True)

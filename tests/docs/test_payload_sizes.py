@@ -1,4 +1,4 @@
-"""Tests of the sizes of payloads on method cards: formulas against bytes that runs count."""
+"""Tests of the sizes of payloads on methods' pages: formulas against bytes that runs count."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from math import prod
 
 import pytest
 import torch
-from slowness import KINDS, quick
-
-from protofl import Key
-from protofl.hooks.discovery.registry import Registry
-from protofl.testing import toy
-from protofl.testing.donors import methods_to_run
-from protofl_workbench.cards.payload_sizes import (
+from payload_sizes import (
     DIRECTIONS,
     ROUNDS,
     SIZES,
@@ -25,7 +19,13 @@ from protofl_workbench.cards.payload_sizes import (
     measure_payloads,
     toy_federation,
 )
-from protofl_workbench.cards.toy_runs import PUBLIC_SAMPLES, toy_runs
+from slowness import KINDS, quick
+from toy_runs import PUBLIC_SAMPLES, toy_runs
+
+from protofl import Key
+from protofl.hooks.discovery.registry import Registry
+from protofl.testing import toy
+from protofl.testing.donors import methods_to_run
 
 METHODS = methods_to_run(Registry())
 C_WIDE = {"fedktl"}

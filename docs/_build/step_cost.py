@@ -23,7 +23,7 @@ from protofl.federation.clients.host import Host
 from protofl.federation.jobs.jobs import Job, Reply, Train
 from protofl.federation.plan.plan import Plan
 from protofl.federation.round.federation import Federation
-from protofl_workbench.cards.toy_runs import ToyRuns, plan_of, toy_runs
+from toy_runs import ToyRuns, plan_of, toy_runs
 
 BASELINE = "local"
 MODELS = ("cnn4", "resnet10", "depths:cnn4@3")

@@ -6,16 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import site_cards
+from benchmark_figures import BENCHMARK, benchmark_rows, settings_of
+from measurements import Measurements
 
-from protofl_cli.pages import method_cards
-from protofl_workbench.cards.benchmark_figures import (
-    BENCHMARK,
-    benchmark_rows,
-    record_folders,
-    settings_of,
-)
-from protofl_workbench.cards.measurements import Measurements
-from protofl_workbench.reproductions.benchmark.benchmark_records import folder_of, write_record
+from protofl_workbench.reproductions.benchmark.benchmark_records import write_record
 from protofl_workbench.reproductions.finding import find_reproduction
 
 CLIENTS, SEEDS = 10, 3
@@ -59,21 +54,19 @@ def record(method, setting, level, *, noise=0.0, **more):
 @pytest.fixture
 def runs(benchmark, tmp_path):
     """Return a folder of runs: one method better, one worse, one equal, and one that is refused."""
-    folder = folder_of(tmp_path, benchmark, "paper")
     first, second, third, *_ = benchmark.columns
     for setting in (first, second, third):
-        write_record(folder, record("local", setting, 0.6))
-    write_record(folder, record("mine", first, 0.7))
-    write_record(folder, record("mine", second, 0.5))
-    write_record(folder, record("mine", third, 0.6, noise=0.01))
+        write_record(tmp_path, record("local", setting, 0.6))
+    write_record(tmp_path, record("mine", first, 0.7))
+    write_record(tmp_path, record("mine", second, 0.5))
+    write_record(tmp_path, record("mine", third, 0.6, noise=0.01))
     fourth = [*benchmark.columns][3]
-    write_record(folder, record("mine", fourth, None, refused="it needs one architecture"))
+    write_record(tmp_path, record("mine", fourth, None, refused="it needs one architecture"))
     return tmp_path
 
 
-def test_a_method_against_local(benchmark, runs, monkeypatch):
-    monkeypatch.setattr("protofl_workbench.cards.benchmark_figures.IN_CHECKOUT", runs / "none")
-    settings = settings_of(benchmark, record_folders(benchmark, runs))
+def test_a_method_against_local(benchmark, runs):
+    settings = settings_of(benchmark, runs)
     rows = benchmark_rows("mine", benchmark, settings)
     assert [row.setting for row in rows] == [*benchmark.columns][:4]
     outcomes = [row.against_local for row in rows]
@@ -96,33 +89,20 @@ class Mine:
     """A method."""
 
 
-def test_the_card_says_when_a_method_works(benchmark, runs, monkeypatch):
-    monkeypatch.setattr("protofl_workbench.cards.benchmark_figures.IN_CHECKOUT", runs / "none")
-    settings = settings_of(benchmark, record_folders(benchmark, runs))
-    plugin = {"distribution": "mine", "version": "1", "target": "mine:Mine"}
+def test_the_page_says_when_a_method_works(benchmark, runs):
+    settings = settings_of(benchmark, runs)
     nothing = Measurements((), (), None, {"cost": "no"}, {})
     settings[0] = replace(settings[0], baseline="`local` is weak")
-    card = method_cards.make_card("mine", Mine, plugin, nothing, settings, [benchmark])
-    text = method_cards.markdown(card).partition("## Benchmark")[2].partition("\n## ")[0]
+    rows = benchmark_rows("mine", benchmark, settings)
+    card = site_cards.Card("mine", Mine, "", nothing, rows, [])
+    text = site_cards.measured_sections(card).partition("## Benchmark")[2].partition("\n## ")[0]
     labels = [column.label for column in benchmark.columns.values()]
     assert f"- Significantly more accurate than `local`: {labels[0]}.\n" in text
     assert f"- Significantly less accurate than `local`: {labels[1]}.\n" in text
     assert f"- Not significantly different from `local`: {labels[2]}.\n" in text
     assert f"- {labels[3]}: it needs one architecture.\n" in text
     assert text.count("`local` is weak") == 1 and f"- {labels[0]}: `local` is weak.\n" in text
-    own = card.benchmark[0]
+    own = rows[0]
     assert f"| {labels[0]} | {100 * own.accuracy:.1f} | " in text
     assert "| 1 of 2 | 2 | 1 |" in text
-    assert "`protofl reproduce benchmark/htfl --add mine`" in text
-    assert method_cards.to_values(card)["benchmark"][0]["against_local"] == "better"
-
-
-def test_a_committed_record_wins_over_one_of_the_runs(benchmark, runs, tmp_path, monkeypatch):
-    committed = tmp_path / "committed"
-    setting = next(iter(benchmark.columns))
-    write_record(committed, record("mine", setting, 0.4))
-    monkeypatch.setattr("protofl_workbench.cards.benchmark_figures.IN_CHECKOUT", committed)
-    folders = record_folders(benchmark, runs)
-    assert folders[0] == committed and len(folders) == 2
-    row, *_ = benchmark_rows("mine", benchmark, settings_of(benchmark, folders))
-    assert row.accuracy < 0.5 and row.against_local == "worse"
+    assert "`protofl reproduce benchmark/htfl --only mine`" in text
