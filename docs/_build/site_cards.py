@@ -160,7 +160,7 @@ def _payload_sizes(card: Card) -> str:
     if not measured.keys:
         return "Nothing travels: 0 bytes in each direction."
     sizes = SIZES[:SHOWN] if measured.payloads else ()
-    head = ["key", "shape", "bytes", *(f"C={c}, K={k}" for c, k in sizes), *last]
+    head = ["key", "shape", "bytes", *(f"C={c}, K={k}" for c, k in sizes), "content"]
     rows = []
     for direction in DIRECTIONS:
         keys = [key for key in measured.keys if key.direction == direction]
