@@ -21,7 +21,7 @@ from protofl.system.device import compute_threads, device_of
 from protofl.system.files.tables import finite
 from protofl.system.options.parsing import merge_options, options_in, parse_options
 from protofl.system.options.table import portable
-from protofl.system.profile.clock import Sums
+from protofl.system.profile import Sums
 from protofl_workbench.recorded.observed import Features
 from protofl_workbench.recorded.prototype_spreads import distances_by_client
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -38,8 +37,7 @@ from protofl.system.files.atomic import disk_errors
 from protofl.system.files.tensors import Packed
 from protofl.system.interpreter import unchanged_interpreter
 from protofl.system.machine import time_limit
-from protofl.system.profile.clock import Clock
-from protofl.system.profile.profiles import host_profile
+from protofl.system.profile import Clock, HostProfile
 from protofl.system.progress import Counter, OnSteps
 from protofl.system.randomness import global_stream
 from protofl.system.secret_stream import derived_key
@@ -150,7 +148,7 @@ class Host:
         self.on_steps: OnSteps | None = None
         self.one_by_one = plan.dry
         self.secret = secret
-        self._profile = host_profile(plan.settings.profile and not plan.dry, plan.device)
+        self._profile = HostProfile(plan.device, plan.settings.profile and not plan.dry)
         self._trainer = Trainer(plan, self._profile, self._read)
         self._trial = trial = _Trial()
         self._notes: list[str] = []
@@ -179,8 +177,6 @@ class Host:
         Raises:
             ProtoflError: What went wrong, with the client and the hook.
         """
-        start = time.perf_counter()
-        self._profile.sample = isinstance(job, work.ClientJob) and job.sample
         if isinstance(job, work.RoundJob):
             self._store.forget_others(job.round)
         limit, doing = self.plan.settings.job_limit, str(job)
@@ -192,7 +188,7 @@ class Host:
                     reply = self._absent(job, error)
         reply.notes += [*notes, *self._new_notes()]
         if self._profile.on and isinstance(job, work.ClientJob):
-            reply.profile = self._profile.job_done(start)
+            reply.profile = self._profile.job_done()
         return reply
 
     # --- a host is a pool of one ----------------------------------------------------------------
@@ -417,7 +413,7 @@ class Host:
             if job.epochs:
                 tuning = self._trainer.fine_tune(state, download, job, clock, counter)
                 train_clients(self.plan.choices["engine"], [tuning], self._run)
-            counts, metric_counts = score(self.plan, state, download, job, self._profile, counter)
+            counts, metric_counts = score(self.plan, state, download, job, counter)
         clock.lap("evaluate")
         correct, count = counts["test"]
         return work.EvaluateReply(

@@ -46,8 +46,7 @@ from protofl.system.files.tensors import write_tensors
 from protofl.system.machine import Idle
 from protofl.system.options.parsing import kept_rounds
 from protofl.system.options.plugin_options import option_names
-from protofl.system.profile.clock import Unprofiled
-from protofl.system.profile.profiles import run_profile
+from protofl.system.profile import RunProfile
 from protofl.system.torch_state import standard_torch
 from protofl.system.transfers import copied
 
@@ -100,12 +99,8 @@ def _start(
     else:
         folder = RunFolder(request.out or fresh_folder(*folder_words(plan)))
     progress(events.Planned(plan, folder))
-    profile = run_profile(
-        plan.settings.profile and not folder.finished,
-        lambda client: plan.info.architecture_of(client).name,
-    )
-    if profile.on:
-        profile.sums.seconds["start"]["plan"] = time.perf_counter() - began
+    profile = RunProfile(plan.settings.profile and not folder.finished)
+    profile.sums.seconds["start"]["plan"] = time.perf_counter() - began
     life = _Lifecycle(plan, folder, progress, profile, request, idle, until)
     if folder.finished:
         life.write_data_facts()
@@ -140,7 +135,7 @@ class _Lifecycle:
     plan: Plan
     folder: RunFolder
     progress: Progress
-    profile: Unprofiled
+    profile: RunProfile
     request: Request
     idle: Idle | None
     until: ExitStack
@@ -341,7 +336,7 @@ class _Lifecycle:
         other = {} if engine.items() <= self.folder.config().items() else engine
         for number in range(first, settings.rounds):
             last = number + 1 == settings.rounds
-            with self.profile.round(number, last=last):
+            with self.profile.round():
                 commits(events.RoundStarted(federation.trial, number))
                 row, clients = federation.round(number)
                 row = row.changed(**other)
