@@ -35,7 +35,6 @@ from protofl.hooks.wire.payload import BadUpload, Payload
 from protofl.system.device import compute_threads
 from protofl.system.files.atomic import disk_errors
 from protofl.system.files.tensors import Packed
-from protofl.system.interpreter import unchanged_interpreter
 from protofl.system.machine import time_limit
 from protofl.system.profile import Clock, HostProfile
 from protofl.system.progress import Counter, OnSteps
@@ -180,13 +179,13 @@ class Host:
         if isinstance(job, work.RoundJob):
             self._store.forget_others(job.round)
         limit, doing = self.plan.settings.job_limit, str(job)
-        with self._computing(doing), unchanged_interpreter(doing) as notes:
+        with self._computing(doing):
             with time_limit(limit, doing, go_on(job)):
                 try:
                     reply = self._do(job)
                 except RunFailure as error:
                     reply = self._absent(job, error)
-        reply.notes += [*notes, *self._new_notes()]
+        reply.notes += self._new_notes()
         if self._profile.on and isinstance(job, work.ClientJob):
             reply.profile = self._profile.job_done()
         return reply
@@ -231,7 +230,7 @@ class Host:
         for job in jobs:
             self._store.forget_others(job.round)
             self._store.forget_before(job.client)
-        with self._computing(doing), unchanged_interpreter(doing) as notes:
+        with self._computing(doing):
             with time_limit(limit, doing, go_on(jobs[0])):
                 try:
                     trainings = [self._training(job) for job in jobs]
@@ -244,7 +243,7 @@ class Host:
             for job in jobs:
                 self._store.undo(job.client)
             return [self.handle(job) for job in jobs]
-        replies[0].notes += [*notes, *self._new_notes()]
+        replies[0].notes += self._new_notes()
         return replies
 
     def _new_notes(self) -> list[str]:
