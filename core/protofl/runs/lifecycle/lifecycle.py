@@ -35,7 +35,7 @@ from protofl.records.run_folder import RunFolder
 from protofl.runs.request.planning import observes, plan_run, with_store
 from protofl.runs.request.request import Request
 from protofl.runs.results.configuration import about_arithmetic, config_of, folder_words
-from protofl.runs.results.kept_weights import announce, check_place
+from protofl.runs.results.kept_weights import check_place
 from protofl.runs.results.round_commits import RoundCommits, wait_for_commits
 from protofl.system.device import current_card
 from protofl.system.files.atomic import disk_errors, temporary_folder, write_json
@@ -140,7 +140,6 @@ class _Lifecycle:
     idle: Idle | None
     until: ExitStack
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
-    _tried: list[Row] = field(default_factory=list)
     _engine_trial: dict[str, Any] | None = None
     _notes: list[str] = field(default_factory=list)
     _beside: bool = False
@@ -213,28 +212,21 @@ class _Lifecycle:
         Yields:
             The plan, the hosts, and what the dry run has learned of payloads.
         """
-        plan, likely = self.plan, self.plan
-        if plan.settings.backend == "auto":
-            from protofl.runs.lifecycle.automatic_choices import begins_early, choose_backend
+        if self.plan.settings.backend == "auto":
+            from protofl.runs.lifecycle.automatic_choices import choose_backend
 
-            if not self.folder.rows and begins_early(plan):
-                likely = plan.choosing("backend", "process")
+            keeps_workers = self.idle is not None
+            self.plan = choose_backend(self.plan, self._note, keeps_workers=keeps_workers)
         with ExitStack() as until:
-            early: Pool | None = None
-            if "auto" not in (likely.settings.backend, likely.settings.engine):
-                early = until.enter_context(closing(self._pool(likely)))
+            pool: Pool | None = None
+            if self.plan.settings.engine != "auto":  # hosts start during the dry run
+                pool = until.enter_context(closing(self._pool(self.plan)))
             learned = self._try_out()
-            plan = self.plan
-            if plan.settings.backend == "auto":
-                tried = self._tried if self.idle is None else []  # a session keeps its workers
-                plan = choose_backend(plan, self.folder.rows, tried, self._note)
-            if early is None or plan.settings.backend != likely.settings.backend:
-                until.close()  # the workers of a run that needs none
-                early = until.enter_context(closing(self._pool(plan)))
-            if len(plan.devices) > 1 and isinstance(early, Starting):
-                early.ready()  # before there is a folder: a card may have no memory left
+            pool = pool or until.enter_context(closing(self._pool(self.plan)))
+            if len(self.plan.devices) > 1 and isinstance(pool, Starting):
+                pool.ready()  # before there is a folder: a card may have no memory left
             self._begin_record()
-            yield plan, early, learned
+            yield self.plan, pool, learned
 
     def _pool(self, plan: Plan) -> Pool:
         """Open the hosts of a plan."""
@@ -277,8 +269,7 @@ class _Lifecycle:
 
             self.progress(events.DryRunStarted())
             with sums.span("dry run", "start"):
-                note, measured = self._recorded_note, self._tried.append
-                learned = dry_run(plan, note, measured, beside_models.append)
+                learned = dry_run(plan, self._recorded_note, beside_models.append)
         if plan.settings.engine == "auto":
             from protofl.runs.lifecycle.automatic_choices import choose_engine
 
@@ -289,8 +280,6 @@ class _Lifecycle:
             self._recorded_note(choice.line)
         # After the trial, which frees the device's memory of its engines and graphs.
         self.plan = plan = with_store(plan, beside_models, self._recorded_note)
-        done = {(row.trial, row.round) for row in self.folder.rows}
-        announce(plan, max(beside_models, default=0), self.folder.path, done, self._note)
         return learned
 
     def _begin_record(self) -> None:
