@@ -321,16 +321,3 @@ def test_a_file_that_no_data_set_reads_is_not_taken_for_another_data_set(name):
         pf.run("local", models="mlp", dataset=name, progress=False)
     assert "npz:FILE" in error.value.near and "numpy.savez_compressed" in error.value.do
     assert "did you mean" not in str(error.value)
-
-
-def test_samples_that_are_too_large_are_named_as_the_cause(tmp_path):
-    x = (FLAT + Y[:, None]) * 1e8
-    options = {"partition": "iid", "clients": 2, "rounds": 1, "backend": "local", "feature_dim": 8}
-    options |= {"out": tmp_path / "run", "data_dir": tmp_path / "data", "progress": False}
-    with pytest.raises(pf.ProtoflError, match=r"NaN|larger than") as error:
-        pf.run("fedproto", models="mlp", dataset=(x, Y), **options)
-    assert "the samples hold numbers up to" in error.value.near
-    assert "--set dataset.standardise=true" in error.value.do
-    options |= {"set": {"dataset.standardise": True}, "out": tmp_path / "again"}
-    again = pf.run("fedproto", models="mlp", dataset=(x, Y), **options)
-    assert len(pf.load_run(again.folder).rows_of(0)) == 1

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from protofl.data.batches import LEAST
 from protofl.data.split import partition_record
-from protofl.errors import Diverged, ProtoflError, UsageError
+from protofl.errors import UsageError
 from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.federation.jobs.pool_interface import Pool, Starting, keep_files
@@ -45,7 +45,6 @@ from protofl.system.files.tables import rounded
 from protofl.system.files.tensors import write_tensors
 from protofl.system.machine import Idle
 from protofl.system.options.parsing import kept_rounds
-from protofl.system.options.plugin_options import option_names
 from protofl.system.profile import RunProfile
 from protofl.system.torch_state import standard_torch
 from protofl.system.transfers import copied
@@ -106,26 +105,9 @@ def _start(
         life.write_data_facts()
     else:
         kept = record_divergence(expand_user(folder.path), plan.device.type)
-        with current_card(plan.device), plan.computing(), kept, _large_samples_named(plan):
+        with current_card(plan.device), plan.computing(), kept:
             life.train()
     return life.conclude()
-
-
-@contextmanager
-def _large_samples_named(plan: Plan) -> Iterator[None]:
-    """Name large samples as a cause, if NaN or infinity stops a run or its dry run."""
-    try:
-        yield
-    except ProtoflError as error:
-        diverged = isinstance(error, Diverged) or "NaN or infinity" in error.what
-        fitted = plan.data if plan.fits is None else replace(plan.data, x=plan.stored[0])
-        if diverged and (line := fitted.large_samples()):
-            known = option_names(type(plan.choices["dataset"].config))
-            how = "--set dataset.standardise=true" if "standardise" in known else ""
-            do = f"bring them to mean 0 and standard deviation 1{f' ({how})' if how else ''}"
-            error.near = "; ".join(filter(None, (error.near, line)))
-            error.do = f"{do}; otherwise: {error.do}" if error.do else do
-        raise
 
 
 @dataclass

@@ -67,10 +67,10 @@ def test_json_that_can_t_be_written_leaves_the_old_file(tmp_path):
     assert json.loads(path.read_text()) == {"a": [1, None]}
 
 
-@pytest.mark.parametrize(("number", "words"), [(float("inf"), "inf"), (float("nan"), "nan")])
-def test_no_record_contains_what_json_cannot_express(tmp_path, number, words):
+@pytest.mark.parametrize("number", [float("inf"), float("nan")])
+def test_no_record_contains_what_json_cannot_express(tmp_path, number):
     values, path = {"a": 1.0, "times": {"clients": [0.5, number]}}, tmp_path / "file"
-    words = f"{path}: times.clients.1 is {words}, which JSON cannot hold"
+    words = f"{path}: a number is NaN or infinite, which JSON cannot hold"
     with pytest.raises(pf.RunFailure, match=re.escape(words)):
         write_json(path, values)
     with pytest.raises(pf.RunFailure, match=re.escape(words)):
