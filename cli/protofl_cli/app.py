@@ -279,8 +279,8 @@ add(app, "show", show.show, USE)
 add(app, "card", card.card, USE)
 app.add_typer(
     group_of(
-        {"list": data.list_data, "import": data.import_data},
-        help="List cached data sets and import new ones.",
+        {"import": data.import_data},
+        help="Import data sets.",
     ),
     name="data",
     rich_help_panel=USE,
