@@ -275,8 +275,8 @@ add(app, "list-plugins", list_plugins.list_plugins, USE)
 add(app, "show", show.show, USE)
 app.add_typer(
     group_of(
-        {"list": data.list_data, "import": data.import_data},
-        help="List cached data sets and import new ones.",
+        {"import": data.import_data},
+        help="Import data sets.",
     ),
     name="data",
     rich_help_panel=USE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 
@@ -13,17 +12,4 @@ def main() -> None:
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         sys.exit(130)
-    try:
-        begin()
-    except SystemExit as end:
-        _leave_trackers(end)
-        raise
-
-
-def _leave_trackers(end: SystemExit) -> None:
-    """If a tracker hangs, end the program without waiting for its library."""
-    told = sys.modules.get("protofl.runs.lifecycle.tracking")
-    if told is not None and told.still_at_work():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(end.code if isinstance(end.code, int) else 0)
+    begin()

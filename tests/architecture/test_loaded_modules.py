@@ -44,8 +44,6 @@ DOORS = {
     "protofl.runs.resume.requested_run": "reuse",
     "protofl.runs.lifecycle.resumption": "resume",
     "protofl.runs.lifecycle.tracking": "track",
-    "protofl.system.profile.run_profile": "profile",
-    "protofl.system.profile.host_profile": "profile",
     "protofl.federation.round.observer": "observe",
     "protofl_plugins.backends.process": "backend=process",
     "protofl_plugins.engines.cuda_graphs": "engine=cuda-graphs",
@@ -112,8 +110,7 @@ def test_report_and_plot_name_what_they_lack(tmp_path):
 @pytest.mark.slow
 def test_an_option_opens_its_door(tmp_path):
     """The names of `DOORS` exist, so that a renamed module is noticed."""
-    modules = loaded(tmp_path, profile=True, observe="features")
-    assert "protofl.system.profile.host_profile" in modules
+    modules = loaded(tmp_path, observe="features")
     assert "protofl.federation.round.observer" in modules
 
 

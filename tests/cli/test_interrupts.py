@@ -65,31 +65,3 @@ def test_interrupted_while_the_commands_are_put_together(monkeypatch, capsys):
     signal.signal(signal.SIGTERM, before)
     assert caught.value.code == 130
     assert "interrupted" in capsys.readouterr().err
-
-
-HANGS = """
-import atexit, time
-import protofl as pf
-import protofl.runs.lifecycle.tracking
-protofl.runs.lifecycle.tracking.LAST_WAIT = 0.1
-class Hangs:
-    "Never ends, and has Python wait for it."
-    @pf.hookimpl
-    def open_run(self, run):
-        atexit.register(time.sleep, 300)
-        time.sleep(300)
-    @pf.hookimpl
-    def log_round(self, row):
-        pass
-"""
-
-
-@pytest.mark.slow
-def test_a_tracker_that_hangs_is_left_behind(subprocess_of, tiny, tmp_path):
-    (tmp_path / "hangs.py").write_text(HANGS)
-    words = ["run", "fedproto", *tiny, "--track", "hangs.py:Hangs"]
-    with subprocess_of(*words, "--out", "run") as process:
-        output, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    assert "tracker hangs has not ended" in output + errors
-    assert (tmp_path / "run/summary.json").exists()

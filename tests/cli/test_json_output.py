@@ -197,7 +197,6 @@ CASES = [
     ("runs-list", "runs list"),
     ("runs-show", "runs show fedproto local"),
     ("runs-diff", "runs diff fedproto local"),
-    ("data-list", "data list"),
     ("partition-show", "partition show --dataset wine --clients 3"),
     ("publish", "publish runs/local --out published --figures none --force"),
     ("verify", "verify published"),

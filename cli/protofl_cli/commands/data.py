@@ -1,4 +1,4 @@
-"""``protofl data``: the cache of decoded data sets."""
+"""``protofl data import``: a data set put into the cache."""
 
 from __future__ import annotations
 
@@ -10,61 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl.system.files.home import expand_user
-from protofl.system.formatting import shape_text, size_text
 from protofl_cli.json.json_output import Json, print_json, prints_json
 from protofl_cli.options.options import Block, DataDir, Debug
 from protofl_cli.screens import render
 
 if TYPE_CHECKING:
-    from protofl.data.cache import CacheEntry
-    from protofl.data.spec import SampleSpec
     from protofl.hooks.discovery.registry import Registry
-
-
-@prints_json("protofl_cli.json.data:Cache")
-def list_data(
-    data_dir: DataDir = None, block: Block = None, as_json: Json = False, debug: Debug = False
-) -> None:
-    """List the known data sets, and the content of the cache."""
-    from protofl.data.cache import entries
-    from protofl.errors import ProtoflError
-    from protofl.hooks.discovery.registry import Registry
-
-    folder = _folder(data_dir)
-    cached = {entry.key: entry for entry in entries(folder)}
-    with render.waiting("loading the data sets' plugins"):
-        known = _known(Registry(block or ()))
-    rows, values = [], list[dict[str, Any]]()
-    for name, plugin, problem in known:
-        argument = getattr(plugin, "argument", None)
-        if plugin is None:
-            rows.append((name, problem.partition(":")[0], "", "", "", problem))
-            values.append(_values(name, None, problem=problem))
-        elif argument:
-            rows.append((f"{name}:{argument.upper()}", "-", "", "", "", _summary(plugin)))
-            values.append(_values(f"{name}:{argument.upper()}", None, _summary(plugin)))
-        else:
-            try:
-                entry = cached.pop(_key(name, plugin, folder), None)
-            except ProtoflError as error:  # its hook fails
-                rows.append((name, "broken", "", "", "", error.what))
-                values.append(_values(name, None, problem=error.what))
-                continue
-            about = (*_about(entry),) if entry else ("no", "", "", "")
-            rows.append((name, *about, _summary(plugin)))
-            values.append(_values(name, entry, _summary(plugin)))
-    rows += [(key, *_about(entry), entry.note or entry.problem) for key, entry in cached.items()]
-    values += [_values(key, entry, entry.note, installed=False) for key, entry in cached.items()]
-    if as_json:
-        print_json({"folder": folder, "datasets": values})
-        return
-    render.table(
-        ("data set", "cached", "samples", "classes", "sample", "about"),
-        rows,
-        right=("cached", "samples", "classes"),
-        keep=("cached", "sample"),
-    )
-    render.line(f"The cache is {folder}.", "dim")
 
 
 @prints_json("protofl_cli.json.data:ImportedData")
@@ -143,49 +94,6 @@ def _key(name: str, plugin: type, folder: Path) -> str:
 
     config = parse_config(getattr(plugin, "Config", Config), {}, name)
     return str(Choice("dataset", name, plugin, config).call("cache_key", data_dir=folder))
-
-
-def _values(
-    name: str,
-    entry: CacheEntry | None,
-    description: str = "",
-    *,
-    problem: str = "",
-    installed: bool = True,
-) -> dict[str, Any]:
-    """Return a line of the list as JSON values."""
-    usable = entry if entry is not None and not entry.problem else None
-    sample = usable.sample if usable else None
-    return {
-        "dataset": name,
-        "installed": installed,
-        "cached": entry is not None,
-        "bytes": usable and usable.bytes,
-        "samples": usable and usable.samples,
-        "classes": usable and usable.classes,
-        "kind": sample and sample.kind,
-        "shape": sample and sample.shape,
-        "description": description,
-        "problem": problem or (entry.problem if entry else ""),
-    }
-
-
-def _about(entry: CacheEntry) -> tuple[str, str, str, str]:
-    if entry.problem:
-        return "unusable", "", "", ""
-    size = size_text(entry.bytes)
-    return size, f"{entry.samples:,}", str(entry.classes), _short(entry.sample)
-
-
-def _short(sample: SampleSpec | None) -> str:
-    """Return a sample as text: ``image 3×32×32``, ``table 13``."""
-    return f"{sample.kind} {shape_text(sample.shape)}" if sample else ""
-
-
-def _summary(plugin: type) -> str:
-    from protofl_cli.commands.list_plugins import summary
-
-    return summary(plugin)
 
 
 def _dtype(dtype: Any) -> str:  # noqa: ANN401 - a torch.dtype; torch is not imported here

@@ -86,7 +86,7 @@ def verify(
 
     datasets = assignments("--dataset", dataset or [], "NAME=FORM:PATH")
     files = assignments("--file", file or [], "OPTION=PATH")
-    from protofl.runs.lifecycle.progress_lines import default_progress
+    from protofl.runs.lifecycle.progress_lines import Lines
     from protofl_workbench.publishing.layout import Changed, check_digests
     from protofl_workbench.publishing.verification import verify as check
 
@@ -102,7 +102,7 @@ def verify(
             tolerance=tolerance,
             data_dir=data_dir,
             device=device,
-            follow=default_progress(),
+            follow=Lines(),
             note=render.note,
         )
     except Changed as problem:

@@ -5,40 +5,6 @@ from __future__ import annotations
 from protofl_cli.json.base import Output
 
 
-class ListedData(Output):
-    """A known data set, or a content of the cache."""
-
-    dataset: str
-    """Name, or key in the cache; NAME:ARGUMENT if the data set takes an argument."""
-    installed: bool
-    """True for a data set of a plugin, false for other contents of the cache."""
-    cached: bool
-    """True if the cache has it."""
-    bytes: int | None
-    """Size of the cached file; null if it is not cached or not usable."""
-    samples: int | None
-    """Number of samples."""
-    classes: int | None
-    """Number of classes C."""
-    kind: str | None
-    """Kind of a sample: `image`, `series`, `tokens` or `table`."""
-    shape: list[int] | None
-    """Shape of a sample."""
-    description: str
-    """Description, or note of the cached file."""
-    problem: str
-    """Why it cannot be used; may be empty."""
-
-
-class Cache(Output):
-    """The cache of data sets."""
-
-    folder: str
-    """Folder."""
-    datasets: list[ListedData]
-    """Data sets of plugins, then other contents of the cache."""
-
-
 class ImportedData(Output):
     """A data set that was added to the cache."""
 

@@ -49,7 +49,6 @@ def show_run_plan(request: Request, *, as_json: bool = False) -> None:
     Raises:
         UsageError: The run would not start.
     """
-    from protofl.records.row import Row
     from protofl.runs.dry_run.short_rounds import dry_run
     from protofl.runs.lifecycle.automatic_choices import choose_backend, would_measure
     from protofl.runs.request.planning import plan_run
@@ -58,13 +57,13 @@ def show_run_plan(request: Request, *, as_json: bool = False) -> None:
     notes: list[str] = []
     with render.waiting("planning"):
         plan = plan_run(request, notes.append)
-    settings, measured = plan.settings, list[Row]()
+    settings = plan.settings
     title = f"{settings.method} · {settings.models} · {settings.dataset}"
     render.heading(title, "plan")
     with render.waiting("measuring"):
         if settings.dry_run:
-            dry_run(plan, notes.append, measured.append)
-        plan = choose_backend(plan, [], measured, notes.append)
+            dry_run(plan, notes.append)
+        plan = choose_backend(plan, notes.append)
         notes += filter(None, (about_arithmetic(plan), would_measure(plan)))
         costs = None if plan.data.x.is_meta else costs_of(plan)
     rows = composition_rows(plan)

@@ -208,7 +208,7 @@ class Screen:
         else:
             render.table((name, ""), rows + [list(row) for row in others])
         if result.profile is not None:
-            show_profile(result.profile, shown_path(result.folder / "profile"))
+            show_profile(result.profile)
 
     # --- the progress -----------------------------------------------------------------------------
 

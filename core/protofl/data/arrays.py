@@ -199,7 +199,7 @@ def _kind_of(x: np.ndarray, source: str) -> Kind:
         raise UsageError(
             f"{source}: a table with named columns ({advice.shown_numbers(x.dtype.names)})",
             "a table is an array N×features",
-            advice.fields_advice(x),
+            advice.FIELDS,
         )
     if x.ndim == 1:
         noun = "text" if x.dtype.kind in "SUT" else "number"

@@ -15,7 +15,7 @@ import sys
 import uuid
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,49 +27,15 @@ from torch import Tensor
 from protofl.data import columns
 from protofl.data.dataset import Dataset
 from protofl.data.preparation import Preparation
-from protofl.data.spec import SampleSpec
 from protofl.data.tasks import Task
 from protofl.errors import ProtoflError, UsageError
 from protofl.system.files.lock import cache_lock
 from protofl.system.formatting import size_text, visible
 
-__all__ = ["CacheEntry", "cache_file", "entries", "import_npz", "load", "to_stderr"]
+__all__ = ["cache_file", "import_npz", "load", "to_stderr"]
 
 FORMAT = 1  # raised when the format changes; files of another format are decoded again
 _SUFFIX = ".safetensors"
-
-
-@dataclass(frozen=True)
-class CacheEntry:
-    """One cached data set, as ``protofl data list`` shows it.
-
-    Attributes:
-        key: Its name in the cache; the data set's name for those without options.
-        path: The file.
-        samples: N, test part included.
-        num_train: Samples of the training part.
-        sample: The spec of a stored sample; None if the file can't be used.
-        dtype: ``uint8``, ``float32`` or ``int64``.
-        classes: C.
-        clients: Clients of the data set's own split; 0 without one.
-        bytes: Size of the file.
-        digest: SHA-256 of the data.
-        note: A deviation to print beside figures.
-        problem: Why the file can't be used; the fields above are 0 or empty then.
-    """
-
-    key: str
-    path: Path
-    samples: int = 0
-    num_train: int = 0
-    sample: SampleSpec | None = None
-    dtype: str = ""
-    classes: int = 0
-    clients: int = 0
-    bytes: int = 0
-    digest: str = ""
-    note: str = ""
-    problem: str = ""
 
 
 def to_stderr(line: str) -> None:
@@ -132,32 +98,6 @@ def import_npz(name: str, file: str | Path, data_dir: Path) -> Dataset:
     data.note = f"{origin}; {data.note}" if data.note else origin
     with cache_lock(path, to_stderr):
         return _store(path, data)
-
-
-def entries(data_dir: Path) -> list[CacheEntry]:
-    """Return the cached data sets by name; unusable files carry their problem."""
-    result = []
-    for path in sorted(Path(data_dir).glob(f"*{_SUFFIX}")):
-        entry = CacheEntry(key=path.name[: -len(_SUFFIX)], path=path, bytes=path.stat().st_size)
-        try:
-            data = _read(path)
-        except _Unusable as problem:
-            result.append(replace(entry, problem=str(problem)))
-            continue
-        result.append(
-            replace(
-                entry,
-                samples=len(data.y),
-                num_train=data.num_train,
-                sample=data.sample,
-                dtype=str(data.x.dtype).removeprefix("torch."),
-                classes=data.num_classes,
-                clients=len(data.split or ()),
-                digest=data.digest,
-                note=data.note,
-            )
-        )
-    return result
 
 
 def cache_file(key: str, data_dir: Path) -> Path:

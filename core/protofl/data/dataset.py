@@ -31,10 +31,6 @@ _STORED: dict[int, dict[torch.dtype, Kind]] = {
 """Kinds of samples, by number of axes and type."""
 
 
-LARGE = 1000.0
-"""Numbers beyond this make training diverge more often than not."""
-
-
 @dataclass
 class Dataset:
     """Decoded samples with labels, as a data set plugin returns them.
@@ -179,15 +175,6 @@ class Dataset:
         if sample.kind == "tokens" and _leave(self.x, sample.vocabulary):
             messages.insert(0, f"token ids leave 0…{sample.vocabulary - 1}")
         return messages + (self.preparation.faults(sample) if self.preparation else [])
-
-    def large_samples(self) -> str:
-        """Return a line if samples hold numbers too large for most training; empty if not."""
-        if self.x.is_meta or self.x.dtype != torch.float32 or not self.x.numel():
-            return ""
-        most = float(self.x.abs().max())
-        if most <= LARGE:
-            return ""
-        return f"the samples hold numbers up to {most:.3g}, which are used as they are"
 
     def compute_digest(self) -> str:
         """SHA-256 over samples, labels and the own split; identifies the data in a record."""

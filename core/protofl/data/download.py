@@ -9,8 +9,8 @@ import re
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from protofl.errors import UsageError
@@ -21,15 +21,12 @@ __all__ = ["download", "files_key"]
 _CHUNK = 1 << 20
 _TIMEOUT = 30.0  # seconds without a byte
 
-Report = Callable[[int, int | None], None]
-
 
 def download(
     url: str,
     path: str | Path,
     md5: str | None = None,
     sha256: str | None = None,
-    report: Callable[[int, int | None], None] | None = None,
 ) -> Path:
     """Download ``url`` to ``path`` unless a file with the right checksum is already there.
 
@@ -41,7 +38,6 @@ def download(
         path: The file to write; its folder is created.
         md5: The expected checksum, in hex.
         sha256: The same; give one of the two if the publisher names one.
-        report: Takes (bytes so far, total bytes or None); None shows progress on standard error.
 
     Returns:
         ``path``.
@@ -56,8 +52,8 @@ def download(
         return path
     partial_path = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with nullcontext(report) if report else _progress(path.name) as show:
-            _fetch(url, partial_path, show)
+        print(f"downloading {path.name}", file=sys.stderr, flush=True)
+        _fetch(url, partial_path)
         if wrong := _mismatch(partial_path, expected):
             do = "the download is damaged or was altered on the way; try again"
             raise UsageError(f"{url}: {wrong}", do=do)
@@ -79,17 +75,15 @@ def download(
     return path
 
 
-def _fetch(url: str, path: Path, show: Report) -> None:
+def _fetch(url: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     request = urllib.request.Request(url, headers={"User-Agent": "protofl"})
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as response, path.open("wb") as file:
         received, length = 0, response.headers.get("Content-Length")
         total = int(length) if length else None
-        show(0, total)
         while chunk := response.read(_CHUNK):
             file.write(chunk)
             received += len(chunk)
-            show(received, total)
     if total is not None and received != total:
         raise OSError(f"broken off after {received} of {total} bytes")
 
@@ -106,28 +100,6 @@ def _mismatch(path: Path, expected: dict[str, str | None]) -> str:
             if digest.hexdigest() != checksum.lower():
                 wrong.append(f"its {name} is {digest.hexdigest()}, not {checksum.lower()}")
     return "; ".join(wrong)
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[Report]:
-    """Show one line on standard error, which moves on a terminal."""
-    moving = sys.stderr.isatty()
-
-    def show(received: int, total: int | None) -> None:
-        size = f" of {total / 1e6:.1f} MB" if total else " MB"
-        if moving:
-            print(
-                f"\rdownloading {name}: {received / 1e6:.1f}{size}",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
-        elif not received:
-            print(f"downloading {name}", file=sys.stderr, flush=True)
-
-    yield show
-    if moving:
-        print(file=sys.stderr)
 
 
 def files_key(prefix: str, path: Path, files: Iterable[Path], *options: object) -> str:

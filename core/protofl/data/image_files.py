@@ -1,22 +1,24 @@
 """Image files as pixels: every mode of a file becomes 8-bit RGB in one way.
 
 All readers of image files use these functions: data sets of files, `protofl score` and
-`protofl evaluate`. Nothing gets lost without a word:
+`protofl evaluate`:
 
 - Images are turned as their EXIF orientation says.
 - Numbers of more than 8 bits, and floats, become 0…255 linearly. All images of a data set are
   mapped alike: from the least to the largest number that occurs in them, or as the user says.
 - Images with transparency are laid on a colour.
-- A mode without a conversion to RGB is an error, and so are images that all lose their content.
+- A mode without a conversion to RGB is an error.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -24,6 +26,7 @@ import numpy as np
 
 from protofl.data.file_kinds import FileKind, kind_of_file
 from protofl.errors import UsageError
+from protofl.system.formatting import count as number_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -36,12 +39,6 @@ Background = Literal["white", "black", "grey"]
 _COLOURS = {"white": (255,) * 3, "black": (0,) * 3, "grey": (128,) * 3}
 
 _TRANSPARENT = ("LA", "La", "PA", "RGBA", "RGBa")
-
-_FEW_LEVELS = 16
-"""Grey values; if nearly all pixels lie within fewer, a note says so."""
-
-_LEAST_OF_DEEP = 64
-"""Upper 8 bits that colours of 16 bits reach at least; 12-bit numbers reach 15."""
 
 _FRAMES, _DEEP = "protofl frames", "protofl deep"
 """Keys of ``Image.info``: number of images in the file; True if its numbers have 16 bits."""
@@ -226,20 +223,18 @@ def decode_images(
         files: How files become pixels; its range is found if it has none.
 
     Raises:
-        UsageError: An image can't be read or converted, or all lose their content.
+        UsageError: An image can't be read or converted.
     """
     from PIL import ImageOps
 
     x = np.empty((count, 3, side, side), np.uint8)
     bounds: dict[int, tuple[str, float, float]] = {}
-    seen: list[dict[str, str]] = [{} for _ in range(count)]
-    modes: list[str] = [""] * count
+    seen: list[list[str]] = [[] for _ in range(count)]
 
     def put(row: int) -> None:
         image, name = image_of(row)
         with suppress(Exception):  # damaged EXIF raises many errors, and tells no orientation
             ImageOps.exif_transpose(image, in_place=True)
-        modes[row] = image.mode
         wide = is_wide(image)
         if wide and row not in bounds:
             values = _numbers(image, name)
@@ -248,7 +243,7 @@ def decode_images(
                 return  # decoded when the range of all images is known
         flat = to_rgb(image, name, files)
         x[row] = np.asarray(square(flat, side, fit)).transpose(2, 0, 1)
-        seen[row] = dict.fromkeys(_oddities(image, flat), name)
+        seen[row] = _oddities(image)
 
     _in_threads(put, range(count))
     if bounds:
@@ -258,18 +253,14 @@ def decode_images(
         if files.black is None:
             files = replace(files, black=low, white=high if high > low else low + 1)
             _in_threads(put, sorted(bounds))
-    _check_depth(x, seen)
     notes = _notes(seen, files)
     if bounds:
-        rows = sorted(bounds)
-        notes = [_range_note(x[rows], {bounds[row][0] for row in rows}, files, count), *notes]
-    if any("lost" in each for each in seen) and all_equal(x):
-        other = "black" if files.background == "white" else "white"
-        raise UsageError(
-            f"all {count:,} images are one colour when they are decoded",
-            "; ".join(notes),
-            f"lay them on another colour: --set dataset.background={other}",
+        modes = ", ".join(sorted({mode for mode, *_ in bounds.values()}))
+        some = (
+            f"{len(bounds):,} of {count:,} images" if len(bounds) < count else f"{count:,} images"
         )
+        line = f"{some} of mode {modes}: numbers from {files.black:g} to {files.white:g}"
+        notes = [f"{line} become 0 to 255 (dataset.black, dataset.white)", *notes]
     return DecodedImages(x, files, notes)
 
 
@@ -277,11 +268,6 @@ def _in_threads(work: Callable[[int], None], rows: Sequence[int]) -> None:
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(work, rows):
             pass
-
-
-def all_equal(x: np.ndarray) -> bool:
-    """Return True if all of two samples or more are equal."""
-    return len(x) > 1 and all(np.array_equal(x[0], row) for row in x[1:])
 
 
 def _check_one_scale(
@@ -300,62 +286,25 @@ def _check_one_scale(
         )
 
 
-def _range_note(x: np.ndarray, modes: set[str], files: ImageFiles, count: int) -> str:
-    """Say which numbers became 0 and 255, and whether nearly all pixels got the same."""
-    some = f"{len(x):,} of {count:,} images" if len(x) < count else f"{len(x):,} images"
-    line = (
-        f"{some} of mode {', '.join(sorted(modes))}: numbers from {files.black:g} to "
-        f"{files.white:g} become 0 to 255 (dataset.black, dataset.white)"
-    )
-    share = np.bincount(x.reshape(-1), minlength=256).cumsum() / x.size
-    low, high = (int(np.searchsorted(share, quantile)) for quantile in (0.01, 0.99))
-    if high - low < _FEW_LEVELS and int(x.max()) > int(x.min()):
-        line += (
-            f"; 98 % of the pixels lie within {high - low + 1} of 256 grey values: outliers "
-            "determine the range"
-        )
-    return line
-
-
 _NOTES = {
     "laid": "{} with transparency: laid on {background} (dataset.background)",
-    "lost": "{} disappear on {background}: their colour is the same, first {first}",
     "frames": "{} of several frames or pages: the first one is read",
     "16-bit": "{} with 16 bits a colour: the upper 8 are read",
 }
 
 
-def _notes(seen: list[dict[str, str]], files: ImageFiles) -> list[str]:
-    result = []
-    for what, line in _NOTES.items():
-        if names := [each[what] for each in seen if what in each]:
-            some = f"{len(names):,} image{'s' if len(names) > 1 else ''}"
-            first = Path(names[0]).name
-            result.append(line.format(some, background=files.background, first=first))
-    return result
+def _notes(seen: list[list[str]], files: ImageFiles) -> list[str]:
+    counts = Counter(chain.from_iterable(seen))
+    return [
+        line.format(number_of(counts[what], "image"), background=files.background)
+        for what, line in _NOTES.items()
+        if counts[what]
+    ]
 
 
-def _check_depth(x: np.ndarray, seen: list[dict[str, str]]) -> None:
-    """Refuse colours of 16 bits without content in their upper 8, which alone Pillow reads."""
-    deep = [row for row, each in enumerate(seen) if "16-bit" in each]
-    if deep and int(x[deep].max()) < _LEAST_OF_DEEP:
-        raise UsageError(
-            f"{seen[deep[0]]['16-bit']} has colours of 16 bits, all below {_LEAST_OF_DEEP << 8:,} "
-            "in all such images; the lower 8 bits cannot be read",
-            do="scale the colours to 0…65535, or save the images with 8 bits",
-        )
-
-
-def _oddities(image: Image, flat: Image) -> list[str]:
+def _oddities(image: Image) -> list[str]:
     """Return what a user would want to know about the conversion of an image."""
-    result = []
-    if _is_transparent(image):
-        whole = image.convert("LA") if image.mode == "La" else image
-        bands = [_bounds(band) for band in whole.convert("RGBA").split()]
-        if bands[-1][0] < 255:
-            result.append("laid")
-            if all(a == b for a, b in map(_bounds, flat.split())) and any(a != b for a, b in bands):
-                result.append("lost")
+    result = ["laid"] if _is_transparent(image) and not _is_opaque(image) else []
     if image.info.get(_FRAMES, 1) > 1:
         result.append("frames")
     if image.info.get(_DEEP) and not is_wide(image):
@@ -363,11 +312,9 @@ def _oddities(image: Image, flat: Image) -> list[str]:
     return result
 
 
-def _bounds(band: Image) -> tuple[float, float]:
-    """Return the least and the largest value of one channel."""
-    low, high = band.getextrema()
-    assert not isinstance(low, tuple) and not isinstance(high, tuple)
-    return low, high
+def _is_opaque(image: Image) -> bool:
+    whole = image.convert("LA") if image.mode == "La" else image
+    return whole.convert("RGBA").getchannel("A").getextrema()[0] == 255
 
 
 def is_wide(image: Image) -> bool:

@@ -23,7 +23,6 @@ class Resident:
     def __init__(self) -> None:
         self.left_out: tuple[int, int] | None = None
         self._there: dict[int, tuple[weakref.ref[Tensor], Tensor | None]] = {}
-        self._parts: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
     @property
     def size(self) -> int:
@@ -42,10 +41,6 @@ class Resident:
         """
         if tensor.device == device or device.type == "cpu":
             return tensor.to(device)
-        original, whole = self._parts.get(id(tensor), (None, tensor))
-        if original is not None and original() is tensor:
-            there = self.of(whole, device, room)
-            return tensor if there is whole else there[: len(tensor)]
         original, copy = self._there.get(id(tensor), (None, None))
         if original is None or original() is not tensor:
             gone = [key for key, (original, _) in self._there.items() if original() is None]
@@ -58,8 +53,3 @@ class Resident:
             copy = tensor.to(device) if fits else None
             self._there[id(tensor)] = weakref.ref(tensor), copy
         return tensor if copy is None else copy
-
-    def is_first_of(self, part: Tensor, whole: Tensor) -> None:
-        """Note that a tensor holds the first rows of another, which a device then has once."""
-        self._parts = {k: v for k, v in self._parts.items() if v[0]() is not None}
-        self._parts[id(part)] = weakref.ref(part), whole

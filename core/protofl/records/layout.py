@@ -46,12 +46,6 @@ def architectures_in(config: Mapping[str, Any]) -> list[str]:
     return [*config.get("architectures", ())] or ([*layout] if isinstance(layout, dict) else [])
 
 
-def is_published(folder: Path) -> bool:
-    """Return True if a folder is a published one, or lies in one."""
-    place = folder.absolute()
-    return any((above / DIGESTS).exists() for above in (place, *place.parents))
-
-
 def is_run(folder: Path) -> bool:
     """Return True for a run folder, but not for the ``checkpoint/`` inside one."""
     if not (folder / CONFIG).is_file():

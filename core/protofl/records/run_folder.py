@@ -18,7 +18,6 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.records.checkpoint import LAST, Checkpoint, Commit, table_of
 from protofl.records.layout import CONFIG, METRICS, OWN, SUMMARY, check_free
-from protofl.records.reading import Reading
 from protofl.records.result import is_best
 from protofl.records.row import Row
 from protofl.system.files.atomic import write_json
@@ -152,17 +151,6 @@ class RunFolder:
         if not (isinstance(data, dict) and "digest" in data and isinstance(options, dict)):
             raise Damaged(f"{file} doesn't say what the run was", do="start a new one")
         return values
-
-    def count_all(self, config: Mapping[str, Any]) -> None:
-        """Count the rounds of a run without checkpoints if it has all of them.
-
-        It was killed before its summary. Otherwise such a run starts again when it is resumed.
-
-        Args:
-            config: The content of ``config.json``.
-        """
-        if config.get("checkpoint_every") == 0 and not self.commit and Reading(self.path).lacks_end:
-            self._record.read_all()
 
     def settle(self) -> str:
         """Cut an interrupted run to its last complete round; return what is damaged after it."""

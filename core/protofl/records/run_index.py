@@ -1,19 +1,13 @@
-"""An index of the runs in a folder and below it, and runs by name or identity.
-
-The index is stored as ``.protofl-runs.json`` beside the runs, with times and sizes of their files.
-The folder is always searched again; an entry counts only while its files are unchanged. An index
-that cannot be read or written is ignored.
-"""
+"""Facts about the runs in a folder and below it, and runs by name or identity."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +17,20 @@ from protofl.records.layout import (
     MANIFEST,
     METRICS,
     SUMMARY,
-    is_published,
     is_run,
     runs_below,
 )
 from protofl.records.reading import Reading
-from protofl.system.files.atomic import parse_json, regular_file
+from protofl.system.files.atomic import regular_file
 from protofl.system.files.home import expand_user
 
-INDEX = ".protofl-runs.json"
-_FORMAT = 2
-
-Stamps = list[list[int]]
+Stamps = tuple[tuple[int, ...], ...]
 """Time, size and inode of some files, to detect changes."""
 
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """The entry of a run in the index.
+    """Facts about a run.
 
     Attributes:
         identity: Its identity; empty if the configuration cannot be read.
@@ -81,37 +71,17 @@ class IndexEntry:
     problem: str = ""
 
 
-class Index:
-    """The index of a folder of runs."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._kept = _read(folder / INDEX)
-
-    def runs(self, *, save: bool = True) -> dict[Path, IndexEntry]:
-        """Return {run folder: its entry} of the runs that exist now.
-
-        Args:
-            save: Store the index in the folder, unless it is a run or in a published folder.
-        """
-        entries: dict[str, tuple[Stamps, IndexEntry]] = {}
-        fresh = False
-        for path in runs_below(self._folder):
-            name, stamps = path.relative_to(self._folder).as_posix(), _stamps(path)
-            old = self._kept.get(name)
-            if old is None or old[0] != stamps:
-                fresh, old = True, (stamps, entry_of(path))
-            entries[name] = old
-        moved = fresh or entries.keys() != self._kept.keys()
-        if save and moved and not is_run(self._folder) and not is_published(self._folder):
-            _write(self._folder / INDEX, entries)
-        self._kept = entries
-        return {self._folder / name: told for name, (_, told) in entries.items()}
-
-
 def runs_in(folder: Path) -> dict[Path, IndexEntry]:
-    """Return the entries of the runs in a folder and below it, by run folder."""
-    return Index(folder).runs()
+    """Return the entries of the runs in a folder and below it, by run folder.
+
+    A process reads the files of a run again only if they have changed.
+    """
+    return {path: _entry(path, _stamps(path)) for path in runs_below(folder)}
+
+
+@lru_cache(maxsize=100_000)
+def _entry(path: Path, stamps: Stamps) -> IndexEntry:
+    return entry_of(path)
 
 
 def entry_of(path: Path) -> IndexEntry:
@@ -172,51 +142,14 @@ def _time(file: Path) -> float:
 
 
 def _stamps(path: Path) -> Stamps:
-    result = []
+    result = list[tuple[int, ...]]()
     for name in (CONFIG, METRICS, MANIFEST, SUMMARY):
         try:
             about = os.stat(path / name)
-            result.append([about.st_mtime_ns, about.st_size, about.st_ino])
+            result.append((about.st_mtime_ns, about.st_size, about.st_ino))
         except OSError:
-            result.append([])
-    return result
-
-
-def _read(file: Path) -> dict[str, tuple[Stamps, IndexEntry]]:
-    try:
-        values = parse_json(regular_file(file).read_bytes())
-        if values["format"] != _FORMAT:
-            return {}
-        return {
-            name: (stamps, _checked(IndexEntry(**told)))
-            for name, (stamps, told) in values["runs"].items()
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-
-
-def _checked(entry: IndexEntry) -> IndexEntry:
-    """Return an entry of the index; raises `TypeError` if somebody has changed a type."""
-    usual = asdict(IndexEntry()) | {"best": 0.0, "final": 0.0}
-    for key, value in asdict(entry).items():
-        if type(value) is not type(usual[key]) and not (value is None and key in ("best", "final")):
-            raise TypeError(key)
-    return entry
-
-
-def _write(file: Path, runs: Mapping[str, tuple[Stamps, IndexEntry]]) -> None:
-    """Store the index; several processes may do so at the same time."""
-    rows = {name: [stamps, asdict(told)] for name, (stamps, told) in runs.items()}
-    temporary = ""
-    with suppress(OSError):
-        try:
-            descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f"{INDEX}.")
-            with open(descriptor, "w", encoding="utf-8") as out:
-                json.dump({"format": _FORMAT, "runs": rows}, out)
-            os.replace(temporary, file)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+            result.append(())
+    return tuple(result)
 
 
 _IDENTITY = re.compile(r"([0-9a-f]{4,})(?:-s(\d+))?")

@@ -11,7 +11,7 @@ from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.records.result import Result
 from protofl.runs.lifecycle.lifecycle import start
-from protofl.runs.lifecycle.progress_lines import default_progress
+from protofl.runs.lifecycle.progress_lines import Lines
 from protofl.runs.request.program_classes import name_classes
 from protofl.runs.request.request import read_request
 from protofl.system.machine import Idle
@@ -88,7 +88,7 @@ def run_named(
         reuse: A folder of runs among which it may be already.
         **places: The files of a request, and whether it continues.
     """
-    follow = default_progress() if progress is True else progress or events.ignore
+    follow = Lines() if progress is True else progress or events.ignore
     named = name_classes(typed)
     request = read_request(named.typed, extra=named.extra, **places)
     with named.opened():

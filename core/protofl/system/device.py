@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
@@ -174,24 +174,6 @@ def visible_as_only(device: torch.device) -> dict[str, str]:
     value = os.environ.get(name)
     shown = [str(n) for n in range(number + 1)] if value is None else value.split(",")
     return {name: shown[number].strip()} if number < len(shown) else {}
-
-
-def different_cards(devices: Sequence[torch.device]) -> str:
-    """Return a line about GPUs of several models, which round differently; empty if all are alike.
-
-    Args:
-        devices: The devices of a run.
-    """
-    if len(set(devices)) < 2:
-        return ""
-    names = {str(d): module_of(d).get_device_name(d) for d in devices}
-    if len(set(names.values())) == 1:
-        return ""
-    said = ", ".join(f"{device} is {name}" for device, name in names.items())
-    return (
-        f"the GPUs are of several models ({said}): last digits depend on which GPU trains a "
-        "client, and two equal runs may differ"
-    )
 
 
 @contextmanager

@@ -50,29 +50,20 @@ class TorchState:
     depth: int = field(default_factory=lambda: _autocast_depth())
     caches: bool = field(default_factory=torch.is_autocast_cache_enabled)
 
-    def restore(self) -> list[str]:
-        """Restore the state; return the changes, such as "entered torch.autocast"."""
-        now, result = TorchState(), list[str]()
+    def restore(self) -> None:
+        """Restore the state."""
+        now = TorchState()
         if now.dtype != self.dtype:
             torch.set_default_dtype(self.dtype)
-            result.append(
-                f"changed torch's default dtype to {str(now.dtype).removeprefix('torch.')}"
-            )
         if now.device != self.device:
             torch.set_default_device(None)
             if _default_device() != self.device:
                 _enter(self.device)
-            result.append(f"changed torch's default device to {now.device}")
         if now.inference != self.inference:
             _enter(torch.inference_mode(self.inference))
-            result.append(f"{'entered' if now.inference else 'left'} torch.inference_mode")
-        elif now.grad != self.grad:
-            result.append(f"switched torch's gradients {'on' if now.grad else 'off'}")
         torch.set_grad_enabled(self.grad)
         if (now.casts, now.depth, now.caches) != (self.casts, self.depth, self.caches):
             self._restore_autocast(now.depth)
-            result.append("changed torch.autocast")
-        return result
 
     def _restore_autocast(self, depth: int) -> None:
         for kind, (enabled, dtype) in self.casts.items():

@@ -104,13 +104,10 @@ class JobRunner:
         requested = RequestedRun.of(request, of_rounds.ignore)  # notes are shown when it runs
         plan, s = requested.plan, requested.plan.settings
         recorded = requested.candidates(job.runs)
-        parts = [
-            (run.lacks_end, reusable) for run in recorded if (reusable := requested.part_of(run))
-        ]
-        # A run that was killed before its end is done again, which only writes the end.
-        lacks_end, reusable = min(parts, key=lambda each: each[0], default=(False, None))
+        whole = (run for run in recorded if not run.lacks_end)
+        reusable = next(filter(None, map(requested.part_of, whole)), None)
         load, asked = workload(plan), s.rounds * s.trials
-        rounds_done, seconds = asked - lacks_end if reusable else 0, None
+        rounds_done, seconds = asked if reusable else 0, None
         if reusable is None and (reusable := next(filter(requested.can_extend, recorded), None)):
             # All rounds may be done without the evaluation of a last round.
             rounds_done = min(reusable.rounds_done, asked - 1)

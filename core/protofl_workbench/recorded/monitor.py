@@ -11,7 +11,7 @@ from protofl.errors import UsageError
 from protofl.records.layout import METRICS, runs_below
 from protofl.records.reading import DAMAGED, DIVERGED, FINISHED, GOING_ON, UNFINISHED, Reading
 from protofl.records.row import Row
-from protofl.records.run_index import Index, IndexEntry
+from protofl.records.run_index import IndexEntry, runs_in
 from protofl.system.files.lock import LOCK, is_held
 from protofl.system.files.tables import read_table
 
@@ -63,12 +63,11 @@ class Monitor:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.runs = folder, _runs_of(folder)
-        self._index = Index(self.runs)
         self._ended: dict[Path, tuple[IndexEntry, RunStatus]] = {}
 
     def look(self) -> list[RunStatus]:
         """Return all runs: active ones first, then by the time of the last round."""
-        runs = self._index.runs(save=False)
+        runs = runs_in(self.runs)
         seen = [self._seen(path, entry) for path, entry in runs.items()]
         return sorted(seen, key=lambda run: (ORDER[run.state], -run.entry.time, run.path))
 

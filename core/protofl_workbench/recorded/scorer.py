@@ -38,7 +38,7 @@ from protofl.system.device import autocast, compute_threads
 from protofl.system.files.atomic import write_file
 from protofl.system.files.tensors import read_tensors, tensor_bytes
 from protofl.system.formatting import shape_text
-from protofl.system.profile.clock import Sums
+from protofl.system.profile import Sums
 from protofl.system.torch_state import standard_torch
 
 

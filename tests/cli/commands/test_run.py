@@ -114,12 +114,8 @@ def test_profile_prints_where_the_time_went(cli, tiny, tmp_path):
     _, after = result.output.split("Where the time went: 2 rounds, ")
     for words in ("train", "  forward", "  backward", "prototypes", "waiting", "server_aggregate"):
         assert words in after
-    assert "cnn4" in after.split("Training steps")[1]  # clients, steps, ms per step
-    assert "aten::convolution_backward" in after.split("Operators by their own time")[1]
     assert "before the rounds: plan" in after
-    assert "r/profile/trace.json" in after
-    events = json.loads((tmp_path / "r/profile/trace.json").read_text())["traceEvents"]
-    assert "aten::convolution_backward" in {event["name"] for event in events}
+    assert (tmp_path / "r/profile/summary.json").exists()
     assert "profile" not in config_of(tmp_path / "r")
     assert max(map(len, result.output.splitlines())) <= 100
     again = cli("run", "--resume", "--out", "r", "--profile", "--quiet")  # nothing is left to run

@@ -28,7 +28,7 @@ def failure(x, y=Y, **options):
 def advised(x, y=Y, **options):
     """Return the data set after the lines of an error have been run literally."""
     advice = failure(x, y, **options).do
-    lines = re.search(r"\b((?:from|values|classes|keep|x|y) .*)", advice)
+    lines = re.search(r"\b((?:from|classes,|keep|x|y) .*)", advice)
     assert lines, advice
     statements = [part for part in lines[1].split("; ") if re.match(r"[a-z, ]+ = |from ", part)]
     names = {"x": x, "y": y, "numpy": np}
@@ -61,9 +61,9 @@ def test_images_of_0_to_255_in_other_integers_become_uint8():
     assert data.x.dtype == torch.uint8 and np.array_equal(data.x[:, 0].numpy(), x)
 
 
-def test_masks_are_black_and_white():
+def test_masks_become_numbers():
     data = advised(RAMP > 2000)
-    assert np.array_equal(data.x[:, 0].numpy(), np.where(RAMP > 2000, 255, 0)) and not data.note
+    assert np.array_equal(data.x[:, 0].numpy(), np.where(RAMP > 2000, 1, -1)) and not data.note
 
 
 def test_masks_as_uint8_are_noted_and_the_note_helps():
@@ -91,30 +91,24 @@ def test_channels_come_second_and_are_not_scrambled(channels):
     assert "reshape" not in failure(x).do
 
 
-@pytest.mark.parametrize("kind", ["U3", "S3"])
-def test_labels_as_texts(kind):
-    data = advised(FLAT, NAMED.astype(kind))
+def test_labels_as_texts():
+    data = advised(FLAT, NAMED)
     assert data.classes == ["cat", "dog", "eel"] and data.y.tolist() == Y.tolist()
 
 
-def test_labels_as_texts_in_two_parts():
-    test = np.array(["eel", "ape"])
-    with pytest.raises(pf.UsageError) as error:
-        pf.datasets.dataset_from_arrays([(FLAT, NAMED, "train"), (FLAT[:2], test, "test")])
-    names = {"numpy": np, "y_train": NAMED, "y_test": test}
-    exec(error.value.do.partition("classes: ")[2], names)
-    assert names["classes"].tolist() == ["ape", "cat", "dog", "eel"]
-    assert names["classes"][names["y_train"]].tolist() == NAMED.tolist()
-    assert names["classes"][names["y_test"]].tolist() == test.tolist()
+def test_labels_of_two_parts_are_numbered_together():
+    with pytest.raises(pf.UsageError, match="labels are") as error:
+        pf.datasets.dataset_from_arrays([(FLAT, NAMED, "train"), (FLAT[:2], NAMED[:2], "test")])
+    assert "of all parts together" in error.value.do
 
 
 def test_labels_as_objects_and_booleans():
     assert advised(FLAT, NAMED.astype(object)).classes == ["cat", "dog", "eel"]
-    assert advised(FLAT, Y > 0).y.tolist() == (Y > 0).astype(int).tolist()
+    assert advised(FLAT, Y > 0).classes == ["False", "True"]
 
 
 def test_whole_and_other_floats_as_labels():
-    assert advised(FLAT, Y + 1.0).classes == ["1", "2", "3"]
+    assert advised(FLAT, Y + 1.0).classes == ["1.0", "2.0", "3.0"]
     data = advised(FLAT, Y + 0.5)
     assert data.classes == ["0.5", "1.5", "2.5"] and data.y.tolist() == Y.tolist()
 
@@ -140,8 +134,6 @@ def test_a_table_with_named_columns():
     x["age"], x["bmi"] = np.arange(30), np.arange(30) * 2
     assert "named columns (age, bmi)" in failure(x).what
     assert np.array_equal(advised(x).x.numpy(), np.stack([x["age"], x["bmi"]], 1))
-    texts = np.zeros(30, [("age", "f4"), ("city", "U4")])
-    assert "column city" in failure(texts).do
 
 
 def test_one_number_for_each_sample():
@@ -155,15 +147,8 @@ def test_numbers_as_texts_and_objects():
         assert np.allclose(advised(FLAT.astype(kind)).x, FLAT)
     words = FLAT.astype(object)
     words[3, 2] = "red"
-    assert "'red' in row 3, column 2" in failure(words).do
-
-
-def test_booleans_dates_and_complex_numbers_in_tables():
+    assert "pandas.get_dummies" in failure(words).do
     assert advised(FLAT > 0).x.unique().tolist() == [0, 1]
-    days = np.arange(120).reshape(30, 4)
-    dates = np.datetime64("2026-01-01") + days
-    assert np.array_equal(advised(dates).x.numpy(), days)
-    assert np.allclose(advised(FLAT + 0j).x, np.abs(FLAT))
 
 
 def test_axes_of_tables_and_series():
@@ -336,16 +321,3 @@ def test_a_file_that_no_data_set_reads_is_not_taken_for_another_data_set(name):
         pf.run("local", models="mlp", dataset=name, progress=False)
     assert "npz:FILE" in error.value.near and "numpy.savez_compressed" in error.value.do
     assert "did you mean" not in str(error.value)
-
-
-def test_samples_that_are_too_large_are_named_as_the_cause(tmp_path):
-    x = (FLAT + Y[:, None]) * 1e8
-    options = {"partition": "iid", "clients": 2, "rounds": 1, "backend": "local", "feature_dim": 8}
-    options |= {"out": tmp_path / "run", "data_dir": tmp_path / "data", "progress": False}
-    with pytest.raises(pf.ProtoflError, match=r"NaN|larger than") as error:
-        pf.run("fedproto", models="mlp", dataset=(x, Y), **options)
-    assert "the samples hold numbers up to" in error.value.near
-    assert "--set dataset.standardise=true" in error.value.do
-    options |= {"set": {"dataset.standardise": True}, "out": tmp_path / "again"}
-    again = pf.run("fedproto", models="mlp", dataset=(x, Y), **options)
-    assert len(pf.load_run(again.folder).rows_of(0)) == 1

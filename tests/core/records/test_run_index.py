@@ -1,4 +1,4 @@
-"""Tests of the index of a folder of runs: few reads, never outdated; names; removal."""
+"""Tests of the runs in a folder: few reads, never outdated; names; removal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import protofl as pf
 from protofl.records.reading import Reading
-from protofl.records.run_index import INDEX, entry_of, find_runs, runs_in
+from protofl.records.run_index import entry_of, find_runs, runs_in
 from protofl.system.files.lock import folder_lock
 from protofl_workbench.recorded.monitor import Monitor
 from protofl_workbench.recorded.removal import remove
@@ -65,7 +65,7 @@ def test_files_are_read_once_and_again_when_they_change(folder, read):
 
 
 def test_the_folder_is_the_truth(folder, read):
-    """The index notices runs that were removed, renamed or replaced since the last call."""
+    """Runs are noticed that were removed, renamed or replaced since the last call."""
     runs_in(folder)
     (folder / "one").rename(folder / "other")
     assert {*runs_in(folder)} == {folder / "other", folder / "below/two"}
@@ -76,27 +76,6 @@ def test_the_folder_is_the_truth(folder, read):
         (folder / "other/config.json").unlink()
         (folder / "other/config.json").write_text(json.dumps({**config, "method": method}))
         assert runs_in(folder)[folder / "other"].method == method
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 0, "runs": {}}'])
-def test_a_broken_index_is_made_anew(folder, text):
-    whole = runs_in(folder)
-    (folder / INDEX).write_text(text)
-    assert runs_in(folder) == whole
-    (folder / INDEX).write_text(
-        (folder / INDEX).read_text().replace('"method": "fedproto"', '"way": 1')
-    )
-    assert runs_in(folder) == whole
-
-
-def test_a_folder_that_can_t_be_written_has_no_index(folder, monkeypatch):
-    monkeypatch.setattr("protofl.records.run_index.tempfile.mkstemp", _refused)
-    assert len(runs_in(folder)) == 2
-    assert not (folder / INDEX).exists()
-
-
-def _refused(*_, **__):
-    raise PermissionError("read-only")
 
 
 def test_damage_is_told_of_the_run_alone(folder):
@@ -134,13 +113,6 @@ def test_a_finished_run_that_lost_rounds_is_told(folder):
     (folder / "one/metrics.jsonl").write_bytes(b"".join(lines[:4]))
     told = runs_in(folder)[folder / "one"]
     assert "line 5, is missing" in told.problem and told.done == 4
-
-
-def test_nothing_is_put_into_a_runs_own_folder(folder):
-    """A file there would remain after the run is removed, and so would the folder."""
-    before = {*(folder / "one").iterdir()}
-    assert [*runs_in(folder / "one")] == [folder / "one"]
-    assert {*(folder / "one").iterdir()} == before
 
 
 def test_digits_by_which_several_identities_begin_name_none(folder):

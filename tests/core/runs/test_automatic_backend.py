@@ -1,4 +1,4 @@
-"""Tests of the automatic backend: chosen from the dry run or finished rounds, kept on resume."""
+"""Tests of the automatic backend: chosen by an estimate of the training, kept on resume."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from runtime_toys import GIVEN, train, without_times
 
 import protofl as pf
 from protofl.backends import Host, Plan
-from protofl.records.row import Row
 from protofl.runs.lifecycle import automatic_choices
-from protofl.runs.lifecycle.automatic_choices import begins_early, choose_backend
+from protofl.runs.lifecycle.automatic_choices import choose_backend
 from protofl.runs.lifecycle.resumption import _recorded_backend
 from protofl_plugins.backends.process import Process
 
@@ -32,33 +31,6 @@ def two_cores(monkeypatch):
 
 def plan_of(**options):
     return Plan.make(GIVEN | {"method": "local", "backend": "auto"} | options)
-
-
-def line(seconds):
-    return Row({"trial": 0, "round": 0, "seconds": {"train": seconds, "prototypes": 0.0}})
-
-
-@pytest.mark.parametrize(
-    ("seconds", "backend"), [(11.0, "process"), (9.0, "local"), (0.01, "local")]
-)
-def test_finished_rounds_decide(seconds, backend):
-    plan, notes = plan_of(rounds=3), []  # two rounds are left; workers save half the time
-    plan = choose_backend(plan, [line(seconds)], [], notes.append)
-    assert (plan.settings.backend, plan.choices["backend"].name) == (backend, backend)
-    assert [f"about {2 * seconds:.0f} s" in note for note in notes] == [True]
-
-
-def test_the_dry_run_decides_and_gives_no_seconds():
-    """Two clients train one batch each in 0.02 s; four clients have 3 batches each per round.
-
-    Single steps predict the time of a run too roughly to print it.
-    """
-    plan, notes = plan_of(rounds=1000, models="toy1"), []
-    plan = choose_backend(plan, [], [line(0.02)], notes.append)
-    assert plan.settings.backend == "process"
-    assert notes == [
-        "backend process: 2 worker processes, which save more time than their start takes (10 s)"
-    ]
 
 
 def test_what_the_user_says_is_not_chosen_again():
@@ -119,8 +91,8 @@ def test_the_record_of_the_backend(tmp_path, content, given, found, says):
 # --- worker processes that start before the dry run ------------------------------------------
 
 
-def early(monkeypatch, value=True):
-    monkeypatch.setattr(automatic_choices, "begins_early", lambda plan: value)
+def long(monkeypatch):
+    monkeypatch.setattr(automatic_choices, "STARTUP", 0.0)
 
 
 def watched_pools(monkeypatch):
@@ -154,21 +126,10 @@ GIVEN_AUTO = {"backend": "auto", "dry_run": True}
 
 
 def test_the_workers_of_a_long_run_start_before_the_dry_run(tmp_path, monkeypatch):
-    early(monkeypatch)
+    long(monkeypatch)
     happened = watched_pools(monkeypatch)
-    monkeypatch.setattr(automatic_choices, "STARTUP", 0.0)  # the dry run finds it long, too
     train("local", tmp_path / "run", progress=note_dry_run(happened), **GIVEN_AUTO)
     assert happened == ["opened", "dry run", "round", "round", "closed"]
-
-
-def test_the_dry_run_has_the_last_word(tmp_path, monkeypatch):
-    early(monkeypatch)
-    happened = watched_pools(monkeypatch)
-    progress = note_dry_run(happened)
-    found = train("fedproto", tmp_path / "run", progress=progress, **GIVEN_AUTO)
-    assert happened == ["opened", "dry run", "closed", "round", "round"]
-    local = train("fedproto", tmp_path / "local", progress=False, dry_run=True)
-    assert without_times(found.record) == without_times(local.record)
 
 
 def test_a_short_run_starts_no_workers(tmp_path, monkeypatch):
@@ -177,23 +138,9 @@ def test_a_short_run_starts_no_workers(tmp_path, monkeypatch):
     assert happened == ["dry run", "round", "round"]
 
 
-def test_a_resumed_run_has_no_dry_run_to_start_them_before(tmp_path, monkeypatch):
-    def stop(event):
-        if isinstance(event, pf.events.RoundDone):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train("local", tmp_path / "run", progress=stop)
-    (tmp_path / "run" / "session.json").unlink()
-    early(monkeypatch)
-    happened = watched_pools(monkeypatch)
-    pf.run(out=tmp_path / "run", resume=True, progress=note_dry_run(happened))
-    assert happened == ["round"]
-
-
 @pytest.mark.parametrize("by", ["refusal", "interrupt"])
 def test_what_ends_the_dry_run_ends_the_workers(tmp_path, monkeypatch, by):
-    early(monkeypatch)
+    long(monkeypatch)
     happened = watched_pools(monkeypatch)
     note = note_dry_run(happened)
 
@@ -212,15 +159,17 @@ def test_what_ends_the_dry_run_ends_the_workers(tmp_path, monkeypatch, by):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"models": "htfe8", "dataset": "digits"}, True),
-        ({"models": "cnn4", "dataset": "digits", "rounds": 1, "subset": 0.2}, False),
-        ({"models": "mlp", "dataset": "wine"}, False),
+        ({"models": "htfe8", "dataset": "digits"}, "process"),
+        ({"models": "cnn4", "dataset": "digits", "rounds": 1, "subset": 0.2}, "local"),
+        ({"models": "mlp", "dataset": "wine"}, "local"),
     ],
     ids=["eight large nets", "a part of the digits", "a table"],
 )
 def test_which_runs_look_long(given, expected, tmp_path):
     plan = Plan.make({"method": "fedsa", "backend": "auto", "device": "cpu", **given})
-    assert begins_early(plan) == expected
+    notes = []
+    assert choose_backend(plan, notes.append).settings.backend == expected
+    assert notes[0].startswith(f"backend {expected}: ")
 
 
 def test_a_net_that_fails_is_left_to_the_dry_run(monkeypatch):
@@ -228,16 +177,16 @@ def test_a_net_that_fails_is_left_to_the_dry_run(monkeypatch):
         raise RuntimeError("no such layer")
 
     plan = plan_of(rounds=10**6)
-    assert begins_early(plan)
+    assert choose_backend(plan, print).settings.backend == "process"
     monkeypatch.setattr(automatic_choices, "seconds_of_step", fail)
-    assert not begins_early(plan)
+    assert choose_backend(plan, print).settings.backend == "local"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["refusal", "interrupt"])
 def test_no_process_is_left_of_a_run_that_ends_in_the_dry_run(tmp_path, monkeypatch, by):
     """The workers are still importing their libraries."""
-    early(monkeypatch)
+    long(monkeypatch)
     seen = []
 
     def progress(event):

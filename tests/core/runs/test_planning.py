@@ -136,9 +136,9 @@ def test_a_plan_never_changes():
 def test_auto_becomes_another_plan():
     plan, notes = Plan.make(GIVEN | {"method": "fedproto", "backend": "auto"}), []
     assert "backend" not in plan.choices  # nothing stands in for a choice that is not made
-    chosen = automatic_choices.choose_backend(plan, [], [], notes.append)
-    assert (plan.settings.backend, chosen.settings.backend) == ("auto", "process")
-    assert automatic_choices.choose_backend(chosen, [], [], notes.append) is chosen
+    chosen = automatic_choices.choose_backend(plan, notes.append)
+    assert (plan.settings.backend, chosen.settings.backend) == ("auto", "local")
+    assert automatic_choices.choose_backend(chosen, notes.append) is chosen
     choice = automatic_choices.choose_engine(chosen)
     assert choice.plan is chosen and not choice.line and choice.table is None
 
@@ -171,13 +171,12 @@ def test_the_page_of_the_plan_has_the_choices_of_the_run(cli, monkeypatch, start
     assert ("with 1 process," if backend == "local" else "with 2 processes,") in page
     begun = []
 
-    def watch(plan, rows, tried, note):
-        begun.append(chosen := original(plan, rows, tried, note))
+    def watch(plan, note, **about):
+        begun.append(chosen := original(plan, note, **about))
         return chosen.choosing("backend", "local")
 
     original = automatic_choices.choose_backend
     monkeypatch.setattr(automatic_choices, "choose_backend", watch)
-    monkeypatch.setattr(automatic_choices, "begins_early", lambda plan: False)
     screen = cli("run", "fedproto", *WORDS, "--lr", "0.2", "--out", "run")
     assert [plan.settings.backend for plan in begun] == [backend]
     assert rows_of(page, "set by") == rows_of(screen, "set by") != []

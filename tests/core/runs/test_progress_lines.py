@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -43,43 +40,6 @@ def test_a_run_that_goes_on_knows_its_best(run, capsys, tmp_path):
         line.startswith("trial 2/2 round 1/3: accuracy") and "(best)" in line for line in lines
     )
     assert ", mean of 2 trials (majority guess" in lines[-1]
-
-
-class Handle:
-    def __init__(self, pages):
-        self.pages = pages
-
-    def update(self, content, raw):
-        assert raw
-        self.pages.append(content["text/plain"])
-
-
-def test_a_notebook_has_one_output_that_changes(run, monkeypatch, capsys):
-    pages = []
-
-    def display(content, raw, display_id):
-        assert raw and display_id is True
-        pages.append(content["text/plain"])
-        return Handle(pages)
-
-    shell = SimpleNamespace(kernel=object())
-    module = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display))
-    monkeypatch.setitem(sys.modules, "IPython", module)
-    monkeypatch.setitem(sys.modules, "IPython.display", module.display)
-    monkeypatch.setattr("protofl.runs.lifecycle.progress_lines.SELDOM", 0.0)
-    run("local", progress=True)
-    assert capsys.readouterr() == ("", "")
-    assert any(page.splitlines()[-1].startswith("round 1/2: train") for page in pages)
-    assert any(page.splitlines()[-1].startswith("dry run") for page in pages)
-    last = pages[-1].splitlines()
-    assert (
-        last[-1].startswith("best on test samples: ")
-        and sum("round " in line for line in last) == 2
-    )
-    # IPython in a terminal has no kernel, so lines are printed.
-    shell.kernel = None
-    run("local", "two", progress=True)
-    assert "round 2/2" in capsys.readouterr().err
 
 
 def test_a_result_and_a_data_set_are_shown_in_a_line(run):

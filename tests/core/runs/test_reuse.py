@@ -263,74 +263,17 @@ def test_a_run_of_many_rounds_that_was_stopped_counts_for_those_it_has(runs, log
     assert log.rounds == [(0, 3)]
 
 
-def kill_at_the_end(event):
-    if isinstance(event, pf.events.RoundDone) and event.row["round"] == 2:
-        raise Killed
+def test_a_run_killed_between_its_last_round_and_its_end_is_finished(runs, log, tmp_path):
+    def stop(event):
+        if isinstance(event, pf.events.RoundDone) and event.row["round"] == 2:
+            raise Killed
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("checkpoint_every", [1, 0])
-def test_a_run_killed_between_its_last_round_and_its_end_is_finished(
-    runs, log, tmp_path, checkpoint_every
-):
-    options = {"rounds": 3, "checkpoint_every": checkpoint_every}
     with pytest.raises(Killed):
-        run_or_reuse(ask(**options), runs, kill_at_the_end)
-    (folder,) = (p for p in runs.iterdir() if p.name[0] != ".")
-    assert pf.load_run(folder).state == "unfinished" and pf.load_run(folder).lacks_end
-    before = (folder / "metrics.jsonl").read_bytes()
-    run = run_or_reuse(ask(**options), runs, log)
-    assert not log.rounds and log.said(f"{folder} was stopped after its last round")
-    assert (folder / "metrics.jsonl").read_bytes() == before
-    assert pf.load_run(folder).state == "finished" and not pf.load_run(folder).lacks_end
+        run_or_reuse(ask(rounds=3), runs, stop)
+    run = run_or_reuse(ask(rounds=3), runs, log)
+    assert not log.rounds
     alone = train("fedproto", tmp_path / "alone", rounds=3, progress=False)
-    assert run.summary == pf.load_run(folder).summary == alone.summary
-    log.clear()
-    run_or_reuse(ask(**options), runs, log)
-    assert [line for line in log if "stopped" in str(line)] == []
-
-
-def test_a_part_of_a_run_without_its_end(runs, log):
-    """The run has more trials than the request; the run is finished as it was begun."""
-    with pytest.raises(Killed):
-        run_or_reuse(
-            ask(rounds=3, trials=2),
-            runs,
-            lambda e: getattr(e, "row", {}).get("trial") and kill_at_the_end(e),
-        )
-    run = run_or_reuse(ask(rounds=3), runs, log)
-    assert not log.rounds and len(run.rows) == 3
-    whole = pf.load_run(run.folder)
-    assert whole.state == "finished" and len(whole.summary["trials"]) == 2
-
-
-def test_an_end_that_cannot_be_written_loses_no_round(runs, log, monkeypatch):
-    with pytest.raises(Killed):
-        run_or_reuse(ask(rounds=3), runs, kill_at_the_end)
-
-    def full(*_):
-        raise OSError(28, "No space left on device", "summary.json")
-
-    monkeypatch.setattr("protofl.records.run_folder.RunFolder.finish", full)
-    run = run_or_reuse(ask(rounds=3), runs, log)
-    assert len(run.rows) == 3 and log.said("cannot be finished (summary.json: No space left")
-
-
-def test_the_end_of_a_run_that_is_written_just_now_is_waited_for(runs, monkeypatch):
-    monkeypatch.setattr("protofl.runs.resume.reuse.SECONDS", 0.01)
-    with pytest.raises(Killed):
-        run_or_reuse(ask(rounds=3), runs, kill_at_the_end)
-    (folder,) = (p for p in runs.iterdir() if p.name[0] != ".")
-    log, found = Log(), []
-    thread = threading.Thread(target=lambda: found.append(run_or_reuse(ask(rounds=3), runs, log)))
-    with folder_lock(folder, "--out"):
-        thread.start()
-        while not log.said(f"waiting for {folder}"):
-            assert thread.is_alive()
-            time.sleep(0.01)
-        assert pf.load_run(folder).summary is None
-    thread.join()
-    assert found[0].folder == folder and pf.load_run(folder).state == "finished"
+    assert run.summary == pf.load_run(run.folder).summary == alone.summary
 
 
 def test_a_killed_run_that_had_begun_nothing(runs, log):

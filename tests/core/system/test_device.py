@@ -11,7 +11,6 @@ from protofl.system.device import (
     current_card,
     device_of,
     devices_of,
-    different_cards,
 )
 
 NAMES = ["NVIDIA H100", "NVIDIA H100", "NVIDIA A100"]
@@ -102,12 +101,6 @@ def test_a_machine_without_cards(monkeypatch, text):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(pf.UsageError, match=f"--device {text}: found no CUDA device"):
         devices_of(text)
-
-
-def test_gpus_of_several_models_are_named(three):
-    assert different_cards(devices_of("cuda:0,cuda:1")) == ""
-    assert different_cards(devices_of("cuda:2,cuda:2")) == ""
-    assert "cuda:2 is NVIDIA A100" in different_cards(devices_of("cuda:all"))
 
 
 @pytest.mark.parametrize(

@@ -114,13 +114,13 @@ KEPT = []
 
 
 @pytest.mark.parametrize("words", LEFT)
-def test_what_was_left_is_restored_and_named(words):
+def test_what_was_left_is_restored(words):
     with standard_torch():
         before = TorchState()
         LEFT[words]()
         for context in KEPT:
             context.__enter__()
-        assert before.restore() == [words]
+        before.restore()
         assert TorchState() == before
         with nullcontext() if KEPT else torch.device("cpu"):
             assert torch.zeros(1, requires_grad=True).mul(2).requires_grad
@@ -134,8 +134,6 @@ def test_autocast_of_one_client_does_not_stay_for_the_next(tmp_path):
     """A hook enters autocast and never leaves it: all other clients are as without it."""
 
     def train(leaves):
-        notes = []
-
         class Method:
             """Leave autocast on in client 0, or not."""
 
@@ -151,11 +149,9 @@ def test_autocast_of_one_client_does_not_stay_for_the_next(tmp_path):
                     torch.autocast("cpu").__enter__()
                 return {}
 
-        given = {**GIVEN, "progress": lambda event: notes.append(str(getattr(event, "text", "")))}
-        found = pf.run(Method, out=tmp_path / str(leaves), backend="local", seed=1, **given)
-        return found.record[0], notes
+        found = pf.run(Method, out=tmp_path / str(leaves), backend="local", seed=1, **GIVEN)
+        return found.record[0]
 
-    (calm, _), (row, notes) = train(False), train(True)
+    calm, row = train(False), train(True)
     assert row["test_accuracy"] == calm["test_accuracy"]
     assert row["train_loss"] == calm["train_loss"]
-    assert any("train of client 0" in n and "changed torch.autocast" in n for n in notes)

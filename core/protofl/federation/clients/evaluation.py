@@ -23,7 +23,6 @@ from protofl.hooks.wire.payload import Payload
 from protofl.system.device import autocast
 from protofl.system.files.tables import finite, rounded
 from protofl.system.files.tensors import shown_name
-from protofl.system.profile.clock import UnprofiledHost
 from protofl.system.progress import Counter
 from protofl.system.randomness import random_stream
 from protofl.system.transfers import to_host
@@ -350,7 +349,6 @@ def score(
     state: ClientState,
     download: Payload,
     job: Evaluate,
-    profile: UnprofiledHost,
     counter: Counter,
 ) -> tuple[dict[str, tuple[float, int]], Payload]:
     """Count the correct predictions of a client, or its points (`Task.points`).
@@ -363,7 +361,6 @@ def score(
         download: What it would download next; one that was fine-tuned has received it.
         job: After which round it is scored, whether it was fine-tuned, how many features are
             wanted, and whether predictions are.
-        profile: Takes the operators, where they are sampled.
         counter: Counts mini-batches.
 
     Returns:
@@ -389,7 +386,7 @@ def score(
         state.set_mode(False)
         correct = task.no_points(len(scored), plan.device)
         size = state.architecture.eval_batch
-        with profile.operators("evaluate"), torch.no_grad(), error_context(f"inference, {place}"):
+        with torch.no_grad(), error_context(f"inference, {place}"):
             for number, (name, samples) in enumerate(scored.items()):
                 state.scores_all_classes = name == "balanced"
                 pairs = zip(samples.chunks(size), torch.split(samples.y, size), strict=False)

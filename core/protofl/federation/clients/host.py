@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -36,10 +35,8 @@ from protofl.hooks.wire.payload import BadUpload, Payload
 from protofl.system.device import compute_threads
 from protofl.system.files.atomic import disk_errors
 from protofl.system.files.tensors import Packed
-from protofl.system.interpreter import unchanged_interpreter
 from protofl.system.machine import time_limit
-from protofl.system.profile.clock import Clock
-from protofl.system.profile.profiles import host_profile
+from protofl.system.profile import Clock, HostProfile
 from protofl.system.progress import Counter, OnSteps
 from protofl.system.randomness import global_stream
 from protofl.system.secret_stream import derived_key
@@ -150,7 +147,7 @@ class Host:
         self.on_steps: OnSteps | None = None
         self.one_by_one = plan.dry
         self.secret = secret
-        self._profile = host_profile(plan.settings.profile and not plan.dry, plan.device)
+        self._profile = HostProfile(plan.device, plan.settings.profile and not plan.dry)
         self._trainer = Trainer(plan, self._profile, self._read)
         self._trial = trial = _Trial()
         self._notes: list[str] = []
@@ -179,20 +176,18 @@ class Host:
         Raises:
             ProtoflError: What went wrong, with the client and the hook.
         """
-        start = time.perf_counter()
-        self._profile.sample = isinstance(job, work.ClientJob) and job.sample
         if isinstance(job, work.RoundJob):
             self._store.forget_others(job.round)
         limit, doing = self.plan.settings.job_limit, str(job)
-        with self._computing(doing), unchanged_interpreter(doing) as notes:
+        with self._computing(doing):
             with time_limit(limit, doing, go_on(job)):
                 try:
                     reply = self._do(job)
                 except RunFailure as error:
                     reply = self._absent(job, error)
-        reply.notes += [*notes, *self._new_notes()]
+        reply.notes += self._new_notes()
         if self._profile.on and isinstance(job, work.ClientJob):
-            reply.profile = self._profile.job_done(start)
+            reply.profile = self._profile.job_done()
         return reply
 
     # --- a host is a pool of one ----------------------------------------------------------------
@@ -235,7 +230,7 @@ class Host:
         for job in jobs:
             self._store.forget_others(job.round)
             self._store.forget_before(job.client)
-        with self._computing(doing), unchanged_interpreter(doing) as notes:
+        with self._computing(doing):
             with time_limit(limit, doing, go_on(jobs[0])):
                 try:
                     trainings = [self._training(job) for job in jobs]
@@ -248,7 +243,7 @@ class Host:
             for job in jobs:
                 self._store.undo(job.client)
             return [self.handle(job) for job in jobs]
-        replies[0].notes += [*notes, *self._new_notes()]
+        replies[0].notes += self._new_notes()
         return replies
 
     def _new_notes(self) -> list[str]:
@@ -417,7 +412,7 @@ class Host:
             if job.epochs:
                 tuning = self._trainer.fine_tune(state, download, job, clock, counter)
                 train_clients(self.plan.choices["engine"], [tuning], self._run)
-            counts, metric_counts = score(self.plan, state, download, job, self._profile, counter)
+            counts, metric_counts = score(self.plan, state, download, job, counter)
         clock.lap("evaluate")
         correct, count = counts["test"]
         return work.EvaluateReply(

@@ -28,7 +28,7 @@ from protofl.hooks.views.client import Client
 from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.views.run_info import Phase
 from protofl.hooks.wire.payload import Payload
-from protofl.system.profile.clock import Clock, UnprofiledHost
+from protofl.system.profile import Clock, HostProfile
 from protofl.system.progress import Counter
 from protofl.system.randomness import global_stream
 
@@ -106,7 +106,7 @@ class Trainer:
         read: Makes a client's download of its bytes.
     """
 
-    def __init__(self, plan: Plan, profile: UnprofiledHost, read: DownloadValidation) -> None:
+    def __init__(self, plan: Plan, profile: HostProfile, read: DownloadValidation) -> None:
         self._plan, self._profile, self._read = plan, profile, read
         self._phases = plan.composition.phases(plan.info)
         self._keeps_download = plan.composition.has_follow_up(plan.info)
@@ -136,8 +136,7 @@ class Trainer:
         spent = state.feature_seconds
         clock.lap("train", less=spent)
         if asked.when == "before_upload":
-            upload = self._profile.operators("upload", lambda: state.feature_seconds)
-            with upload, error_context(f"upload_payload, {place}"), torch.no_grad():
+            with error_context(f"upload_payload, {place}"), torch.no_grad():
                 payload = Payload(plan.composition.call("upload_payload", client=client))
                 check_size(payload, plan.settings.upload_limit)
             with error_context(f"encode_upload, {place}"), torch.no_grad():
@@ -205,7 +204,7 @@ class Trainer:
         clock.lap("train")
         trainer, start = composition.trainer, time.perf_counter()
         hook = "train" if trainer else "local_loss"
-        with error_context(f"{hook}, {place}"), self._profile.steps(state.steps) as job.lap:
+        with error_context(f"{hook}, {place}"), self._profile.steps() as job.lap:
             with job.stream() if trainer else nullcontext():
                 own = trainer.call("train", client=client, job=job) if trainer else None
             sums, seconds = (yield job) if own is None else (own, time.perf_counter() - start)

@@ -55,7 +55,7 @@ from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose, plugins_of_kinds
 from protofl.hooks.views.run_info import RunInfo
 from protofl.system.consent import allow
-from protofl.system.device import arithmetic, deterministic_kernels, different_cards
+from protofl.system.device import arithmetic, deterministic_kernels
 from protofl.system.options.settings import Settings
 from protofl.system.options.table import CHOOSING, build, untracked
 from protofl.system.randomness import global_stream
@@ -217,7 +217,6 @@ class Plan:
                 *([] if info.has_secrets else map(about_noise, composition.secretive)),
                 *read_as,
                 *notes,
-                *filter(None, [different_cards(resolution.devices)]),
             ],
             set_by={name: by for name, by in {**who, **(set_by or {})}.items() if by},
         )

@@ -88,7 +88,8 @@ def check_task(
         noun = member.kind.replace("-", " ")
         shown = f"{noun}s for {task.name}: {', '.join(able) or 'none is installed'}"
         if member.kind == "method":
-            reason = f"{member.name} does not work for {task.name}: {_reason(member.plugin, task)}"
+            needs = "its losses or what it sends need one class for each sample"
+            reason = f"{member.name} does not work for {task.name}: {needs}"
             raise Refused(
                 f"{what}, and {reason}",
                 shown,
@@ -112,21 +113,6 @@ def check_task(
             raise UsageError(
                 f"{option} needs one class for each sample, and {what}", do="leave it out"
             )
-
-
-def _reason(plugin: type, task: Task) -> str:
-    """Return why a method is for classification alone, as far as its declarations say it."""
-    if task.name == "language-model":
-        return "it needs features and a head, or losses of classes"
-    sent = {**getattr(plugin, "uploads", {}), **getattr(plugin, "downloads", {})}
-    by_class = [name for name, key in sent.items() if getattr(key, "by_class", False)]
-    if by_class and task.name == "regression":
-        return f"it has {by_class[0]} of each class, and samples of a regression have no class"
-    if getattr(plugin, "needs_public", False):
-        return "it trains on the class scores that clients give public samples"
-    if by_class:
-        return f"it has {by_class[0]} of each class, and a loss that needs one class per sample"
-    return "its losses need one class for each sample"
 
 
 def _able(registry: Registry, kind: str, task: str) -> list[str]:

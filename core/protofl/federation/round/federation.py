@@ -37,7 +37,7 @@ from protofl.records.run_folder import RunFolder
 from protofl.system.device import compute_threads
 from protofl.system.files.checksums import Check
 from protofl.system.files.tensors import Packed
-from protofl.system.profile.clock import Unprofiled
+from protofl.system.profile import RunProfile
 from protofl.system.transfers import has_streams
 
 
@@ -69,14 +69,14 @@ class Federation:
         pool: Pool,
         progress: events.Progress = events.ignore,
         *,
-        profile: Unprofiled | None = None,
+        profile: RunProfile | None = None,
         parked: Path | None = None,
         participation: Participation | None = None,
     ) -> None:
         self.plan, self.pool = plan, pool
         self.elsewhere = isinstance(pool, ClientFiles)
         self._parked = None if parked is None or self.elsewhere else str(parked)
-        profile = profile or Unprofiled()
+        profile = profile or RunProfile()
         self._sums = profile.sums
         self._who = participation or Participation(plan)
         self._stages = Stages(plan, pool, progress, profile)

@@ -32,7 +32,7 @@ from protofl.hooks.transport.rules import (
     refused_reply,
     skipped_upload,
 )
-from protofl.system.profile.clock import Unprofiled
+from protofl.system.profile import RunProfile
 from protofl.system.progress import Stage
 
 
@@ -117,7 +117,7 @@ class Stages:
     sizes: KnownSizes
 
     def __init__(
-        self, plan: Plan, pool: Pool, progress: events.Progress, profile: Unprofiled
+        self, plan: Plan, pool: Pool, progress: events.Progress, profile: RunProfile
     ) -> None:
         self._plan, self._progress, self._profile = plan, progress, profile
         self._pool = pool
@@ -183,9 +183,9 @@ class Stages:
             return -int(sizes[job.client]) * plan.cost(plan.info.architecture_of(job.client))
 
         in_order = sorted(jobs, key=cost)  # costly first; results do not depend on the order
-        with self._profile.stage(stage, [job.client for job in in_order]) as sampled:
+        with self._profile.stage():
             for job in in_order:
-                job.sample, job.counted = job.client in sampled, self._followed
+                job.counted = self._followed
             yield in_order
 
     def take(
@@ -244,7 +244,7 @@ class Stages:
     def _done(self, stage: str, client: int, reply: Reply, totals: Totals) -> None:
         """Book the time of a client's job, and report it."""
         if reply.profile:
-            self._profile.take(client, reply.profile, reply.seconds)
+            self._profile.take(reply.profile, reply.seconds)
         totals.spend(reply.seconds)
         for note in getattr(reply, "notes", ()):
             self.note(printable(note))

@@ -39,7 +39,7 @@ from protofl.system.device import compute_threads
 from protofl.system.files.tables import finite
 from protofl.system.machine import time_limit
 from protofl.system.options.settings import Settings
-from protofl.system.profile.clock import Sums
+from protofl.system.profile import Sums
 from protofl.system.randomness import global_stream
 from protofl.system.transfers import as_floats, has_streams, keep_apart
 

@@ -14,7 +14,7 @@ from protofl.data.generators import ImageSource
 from protofl.hooks.models.optimisers import Groups
 from protofl.hooks.views.client_state import SideState
 from protofl.hooks.wire.payload import GlobalState
-from protofl.system.profile.clock import Sums
+from protofl.system.profile import Sums
 
 
 @dataclass(kw_only=True)

@@ -48,7 +48,6 @@ class _DryHost(Host):
 def dry_run(
     plan: Plan,
     note: Callable[[str], None] = lambda line: None,
-    measured: Callable[[Row], None] = lambda row: None,
     beside_models: Callable[[int], None] = lambda size: None,
 ) -> dict[str, Any]:
     """Run two rounds of two clients with one batch each; leave no trace.
@@ -56,7 +55,6 @@ def dry_run(
     Args:
         plan: The run.
         note: Takes lines about what is allowed and hurts.
-        measured: Takes the line of the second round.
         beside_models: Takes the bytes that a client keeps beside its model, the most of them.
 
     Returns:
@@ -104,7 +102,6 @@ def dry_run(
         raise without_key(missing_keys.evaluation, plan)
     for text in watching.notes.values():
         note(text)
-    measured(line)
     beside_models(*sizes)
     return learned
 
@@ -126,10 +123,7 @@ def for_dry_rounds(plan: Plan, clients: int, batches: int = 1) -> Plan:
         few = min(few, 256)
         data, split = drawn(data, few), lambda seed: drawn_split(few, clients)
     if public is not None:
-        first = replace(public, x=public.x[:few], y=public.y[:few])
-        plan.resident.is_first_of(first.x, public.x)
-        plan.resident.is_first_of(first.y, public.y)
-        public = first
+        public = replace(public, x=public.x[:few], y=public.y[:few])
     return replace(
         plan,
         data=data,

@@ -1,9 +1,8 @@
 """Engine and backend of a run with ``--engine auto`` and ``--backend auto``: the one place.
 
-`choose_engine` and `choose_backend` take a plan and measurements, and return the plan with the
-choice. The engine is the one with the shortest predicted run, among those whose results equal
-``eager``'s in a trial (`protofl.runs.lifecycle.engine_trial`). The backend follows from the work
-that the dry run or finished rounds measured.
+The engine is the one with the shortest predicted run, among those whose results equal
+``eager``'s in a trial (`protofl.runs.lifecycle.engine_trial`). The backend follows from an estimate
+of the work.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from protofl.federation.plan.resolution import FIRST_ENGINE
 from protofl.federation.round.round_stages import Workload
 from protofl.hooks.models.flops import seconds_of_step
 from protofl.hooks.plugin.members import Choice
-from protofl.records.row import Row
 from protofl.runs.dry_run.short_rounds import for_dry_rounds, two_dry_rounds
 from protofl.runs.lifecycle.engine_trial import (
     EngineTrial,
@@ -335,91 +333,38 @@ def would_measure(plan: Plan) -> str:
 STARTUP = 10.0
 """Seconds by which worker processes delay a run: they import torch and all plugins."""
 
-TRAINING = ("train", "prototypes")
-"""Stages of a round that grow with the mini-batches of training."""
 
-
-def seconds_of_dry_run(plan: Plan, row: Row) -> float:
-    """Return the seconds of all training in one process, from the second round of the dry run.
-
-    The estimate is rough, and too high if steps are short: the dry run has one step a client, so
-    all other costs of a client's round are counted once a step.
-
-    Args:
-        plan: The run.
-        row: The line of that round, in which clients trained on one mini-batch of each phase.
-    """
-    info, s = plan.info, plan.settings
-    phases = [p for p in plan.composition.phases(info) if plan.composition.terms_of(p)]
-    tried = sum(plan.cost(info.architecture_of(c)) for c in range(min(2, info.num_clients)))
-    each = sum(row.seconds[stage] for stage in TRAINING) / (tried * max(1, len(phases)))
-    load = Workload(plan, 0)
-    clients = range(info.num_clients)
-    work = sum(load.training(c) * plan.cost(info.architecture_of(c)) for c in clients)
-    return each * work * s.rounds * s.trials * info.participants / info.num_clients
-
-
-def seconds_left(plan: Plan, rows: Sequence[Row]) -> float:
-    """Return the seconds of the remaining training in one process, from the finished rounds."""
-    each = sum(row.seconds[stage] for row in rows for stage in TRAINING) / len(rows)
-    return each * max(0, plan.settings.rounds * plan.settings.trials - len(rows))
-
-
-def begins_early(plan: Plan) -> bool:
-    """Return True if the run looks long enough for worker processes, before anything is measured.
-
-    The workers of such a run then load their libraries while the dry run works. The dry run
-    measures the work, and `choose_backend` has the last word.
-    """
-    info, s, load = plan.info, plan.settings, Workload(plan, 0)
-    try:
-        seconds = [
-            load.training(client)
-            * seconds_of_step(
-                architecture,
-                *info.sizes_of(architecture),
-                batch_size=min(s.batch_size, int(plan.split(0).train_sizes[client])),
-            )
-            for client, architecture in enumerate(
-                map(info.architecture_of, range(info.num_clients))
-            )
-        ]
-    except Exception:  # the dry run words what is wrong with a model
-        return False
-    share = info.participants / info.num_clients
-    return _saved(sum(seconds) * s.rounds * s.trials * share, plan) > STARTUP
-
-
-def _saved(seconds: float, plan: Plan) -> float:
-    """Return the seconds that worker processes save of some seconds of training."""
-    return seconds * (1 - 1 / _hosts(plan))
-
-
-def _hosts(plan: Plan) -> int:
-    return min(len(usable_cores()), plan.info.participants)
-
-
-def choose_backend(
-    plan: Plan, rows: Sequence[Row], tried: Sequence[Row], note: Callable[[str], None]
-) -> Plan:
+def choose_backend(plan: Plan, note: Callable[[str], None], *, keeps_workers: bool = False) -> Plan:
     """Return a plan with a backend in place of ``auto``, and report the choice in a line.
 
     Args:
-        plan: The run; unchanged if the user chose its backend.
-        rows: Its finished rounds.
-        tried: The second round of the dry run, if it was measured. Without it and without finished
-            rounds the backend is ``process``.
+        plan: The run.
         note: Takes the line.
+        keeps_workers: True for a series of runs, whose workers start once.
     """
     if plan.settings.backend != "auto":
         return plan
-    if not (rows or tried):
+    if keeps_workers:
         return plan.choosing("backend", "process")
-    seconds = seconds_left(plan, rows) if rows else seconds_of_dry_run(plan, tried[0])
-    left = f"; about {seconds:.0f} s of training are left" if rows else ""
-    start = f"than their start takes ({STARTUP:.0f} s){left}"
-    if _saved(seconds, plan) > STARTUP:
-        note(f"backend process: {_hosts(plan)} worker processes, which save more time {start}")
+    hosts = min(len(usable_cores()), plan.info.participants)
+    start = f"than their start takes ({STARTUP:.0f} s)"
+    if _training_seconds(plan) * (1 - 1 / hosts) > STARTUP:
+        note(f"backend process: {hosts} worker processes, which save more time {start}")
         return plan.choosing("backend", "process")
     note(f"backend local: worker processes would save less time {start}")
     return plan.choosing("backend", "local")
+
+
+def _training_seconds(plan: Plan) -> float:
+    """Estimate the seconds of all training in one process from the FLOPs of the models."""
+    info, s, load = plan.info, plan.settings, Workload(plan, 0)
+    sizes, seconds = plan.split(0).train_sizes, 0.0
+    try:
+        for client, architecture in enumerate(map(info.architecture_of, range(info.num_clients))):
+            batch_size = min(s.batch_size, int(sizes[client]))
+            model = info.sizes_of(architecture)
+            step = seconds_of_step(architecture, *model, batch_size=batch_size)
+            seconds += load.training(client) * step
+    except Exception:  # the dry run words what is wrong with a model
+        return 0.0
+    return seconds * s.rounds * s.trials * info.participants / info.num_clients

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from protofl.data.batches import LEAST
 from protofl.data.split import partition_record
-from protofl.errors import Diverged, ProtoflError, UsageError
+from protofl.errors import UsageError
 from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.federation.jobs.pool_interface import Pool, Starting, keep_files
@@ -35,7 +35,7 @@ from protofl.records.run_folder import RunFolder
 from protofl.runs.request.planning import observes, plan_run, with_store
 from protofl.runs.request.request import Request
 from protofl.runs.results.configuration import about_arithmetic, config_of, folder_words
-from protofl.runs.results.kept_weights import announce, check_place
+from protofl.runs.results.kept_weights import check_place
 from protofl.runs.results.round_commits import RoundCommits, wait_for_commits
 from protofl.system.device import current_card
 from protofl.system.files.atomic import disk_errors, temporary_folder, write_json
@@ -45,9 +45,7 @@ from protofl.system.files.tables import rounded
 from protofl.system.files.tensors import write_tensors
 from protofl.system.machine import Idle
 from protofl.system.options.parsing import kept_rounds
-from protofl.system.options.plugin_options import option_names
-from protofl.system.profile.clock import Unprofiled
-from protofl.system.profile.profiles import run_profile
+from protofl.system.profile import RunProfile
 from protofl.system.torch_state import standard_torch
 from protofl.system.transfers import copied
 
@@ -100,37 +98,16 @@ def _start(
     else:
         folder = RunFolder(request.out or fresh_folder(*folder_words(plan)))
     progress(events.Planned(plan, folder))
-    profile = run_profile(
-        plan.settings.profile and not folder.finished,
-        lambda client: plan.info.architecture_of(client).name,
-    )
-    if profile.on:
-        profile.sums.seconds["start"]["plan"] = time.perf_counter() - began
+    profile = RunProfile(plan.settings.profile and not folder.finished)
+    profile.sums.seconds["start"]["plan"] = time.perf_counter() - began
     life = _Lifecycle(plan, folder, progress, profile, request, idle, until)
     if folder.finished:
         life.write_data_facts()
     else:
         kept = record_divergence(expand_user(folder.path), plan.device.type)
-        with current_card(plan.device), plan.computing(), kept, _large_samples_named(plan):
+        with current_card(plan.device), plan.computing(), kept:
             life.train()
     return life.conclude()
-
-
-@contextmanager
-def _large_samples_named(plan: Plan) -> Iterator[None]:
-    """Name large samples as a cause, if NaN or infinity stops a run or its dry run."""
-    try:
-        yield
-    except ProtoflError as error:
-        diverged = isinstance(error, Diverged) or "NaN or infinity" in error.what
-        fitted = plan.data if plan.fits is None else replace(plan.data, x=plan.stored[0])
-        if diverged and (line := fitted.large_samples()):
-            known = option_names(type(plan.choices["dataset"].config))
-            how = "--set dataset.standardise=true" if "standardise" in known else ""
-            do = f"bring them to mean 0 and standard deviation 1{f' ({how})' if how else ''}"
-            error.near = "; ".join(filter(None, (error.near, line)))
-            error.do = f"{do}; otherwise: {error.do}" if error.do else do
-        raise
 
 
 @dataclass
@@ -140,12 +117,11 @@ class _Lifecycle:
     plan: Plan
     folder: RunFolder
     progress: Progress
-    profile: Unprofiled
+    profile: RunProfile
     request: Request
     idle: Idle | None
     until: ExitStack
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
-    _tried: list[Row] = field(default_factory=list)
     _engine_trial: dict[str, Any] | None = None
     _notes: list[str] = field(default_factory=list)
     _beside: bool = False
@@ -218,28 +194,21 @@ class _Lifecycle:
         Yields:
             The plan, the hosts, and what the dry run has learned of payloads.
         """
-        plan, likely = self.plan, self.plan
-        if plan.settings.backend == "auto":
-            from protofl.runs.lifecycle.automatic_choices import begins_early, choose_backend
+        if self.plan.settings.backend == "auto":
+            from protofl.runs.lifecycle.automatic_choices import choose_backend
 
-            if not self.folder.rows and begins_early(plan):
-                likely = plan.choosing("backend", "process")
+            keeps_workers = self.idle is not None
+            self.plan = choose_backend(self.plan, self._note, keeps_workers=keeps_workers)
         with ExitStack() as until:
-            early: Pool | None = None
-            if "auto" not in (likely.settings.backend, likely.settings.engine):
-                early = until.enter_context(closing(self._pool(likely)))
+            pool: Pool | None = None
+            if self.plan.settings.engine != "auto":  # hosts start during the dry run
+                pool = until.enter_context(closing(self._pool(self.plan)))
             learned = self._try_out()
-            plan = self.plan
-            if plan.settings.backend == "auto":
-                tried = self._tried if self.idle is None else []  # a session keeps its workers
-                plan = choose_backend(plan, self.folder.rows, tried, self._note)
-            if early is None or plan.settings.backend != likely.settings.backend:
-                until.close()  # the workers of a run that needs none
-                early = until.enter_context(closing(self._pool(plan)))
-            if len(plan.devices) > 1 and isinstance(early, Starting):
-                early.ready()  # before there is a folder: a GPU may have no memory left
+            pool = pool or until.enter_context(closing(self._pool(self.plan)))
+            if len(self.plan.devices) > 1 and isinstance(pool, Starting):
+                pool.ready()  # before there is a folder: a GPU may have no memory left
             self._begin_record()
-            yield plan, early, learned
+            yield self.plan, pool, learned
 
     def _pool(self, plan: Plan) -> Pool:
         """Open the hosts of a plan."""
@@ -282,8 +251,7 @@ class _Lifecycle:
 
             self.progress(events.DryRunStarted())
             with sums.span("dry run", "start"):
-                note, measured = self._recorded_note, self._tried.append
-                learned = dry_run(plan, note, measured, beside_models.append)
+                learned = dry_run(plan, self._recorded_note, beside_models.append)
         if plan.settings.engine == "auto":
             from protofl.runs.lifecycle.automatic_choices import choose_engine
 
@@ -294,8 +262,6 @@ class _Lifecycle:
             self._recorded_note(choice.line)
         # After the trial, which frees the device's memory of its engines and graphs.
         self.plan = plan = with_store(plan, beside_models, self._recorded_note)
-        done = {(row.trial, row.round) for row in self.folder.rows}
-        announce(plan, max(beside_models, default=0), self.folder.path, done, self._note)
         return learned
 
     def _begin_record(self) -> None:
@@ -341,7 +307,7 @@ class _Lifecycle:
         other = {} if engine.items() <= self.folder.config().items() else engine
         for number in range(first, settings.rounds):
             last = number + 1 == settings.rounds
-            with self.profile.round(number, last=last):
+            with self.profile.round():
                 commits(events.RoundStarted(federation.trial, number))
                 row, clients = federation.round(number)
                 row = row.changed(**other)

@@ -1,41 +1,23 @@
-"""Default progress output of a run: a line per round and notes, on stderr or in a notebook."""
+"""Default progress output of a run: a line per round and notes, on standard error."""
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
-import time
-from collections.abc import Callable
 
 from protofl.data.cache import to_stderr
 from protofl.data.task_names import score_text
 from protofl.federation import events
-from protofl.federation.events import Event, Progress
+from protofl.federation.events import Event
 from protofl.records.row import Row
 from protofl.system.options.settings import Settings
 
-SELDOM = 0.2
-"""Seconds between two changes of a notebook's last line, at least."""
-
-
-def default_progress() -> Progress:
-    """Return the default output of a run here."""
-    page = _notebook()
-    return Lines(to_stderr) if page is None else Notebook(page)
-
 
 class Lines:
-    """Print a line for each event and each round.
-
-    Args:
-        say: Takes a line.
-    """
+    """Print a line for each event and each round."""
 
     follows_steps = False
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self) -> None:
         self._settings: Settings | None = None
         self._trial, self._best, self._score = -1, -math.inf, "accuracy"
 
@@ -43,29 +25,29 @@ class Lines:
         """Take an event."""
         match event:
             case events.Note():
-                self._say(f"note: {event.text}")
+                to_stderr(f"note: {event.text}")
             case events.Planned():
                 self._planned(event)
             case events.RoundDone():
                 assert self._settings is not None
                 better = self._take(event.row)
-                self._say(round_line(event.row, self._settings, better=better, score=self._score))
+                to_stderr(round_line(event.row, self._settings, better=better, score=self._score))
             case events.Finished():
-                self._say(_ended(event))
+                to_stderr(_ended(event))
 
     def _planned(self, event: events.Planned) -> None:
         plan, self._settings = event.plan, event.plan.settings
         self._score = plan.data.task.score_name
         s, about = plan.settings, plan.info
-        self._say(
+        to_stderr(
             f"{s.method} · {s.models} · {s.dataset}: {about.num_clients} clients, {s.rounds} rounds"
         )
         for note in dict.fromkeys([*plan.notes, *plan.split(0).notes]):
-            self._say(f"note: {note}")
+            to_stderr(f"note: {note}")
         for row in event.folder.rows:
             self._take(row)
         if event.folder.rows and not event.folder.finished:
-            self._say(f"resuming after {len(event.folder.rows)} finished rounds")
+            to_stderr(f"resuming after {len(event.folder.rows)} finished rounds")
 
     def _take(self, row: Row) -> bool:
         """Store a round's accuracy; return True if it is the best of its trial."""
@@ -76,44 +58,6 @@ class Lines:
             return False
         self._best = accuracy
         return True
-
-
-class Notebook(Lines):
-    """The same lines in one output of a notebook, with a last line about the current step.
-
-    Args:
-        page: Shows a text in place of the one before.
-    """
-
-    follows_steps = True
-
-    def __init__(self, page: Callable[[str], None]) -> None:
-        super().__init__(self._add)
-        self._page, self._lines = page, list[str]()
-        self._where, self._drawn = "", 0.0
-
-    def __call__(self, event: Event) -> None:
-        """Take an event."""
-        match event:
-            case events.DryRunStarted():
-                self._draw("dry run: two short rounds of two clients, before the first")
-            case events.RoundStarted():
-                assert self._settings is not None
-                self._where = where(event.trial, event.round, self._settings)
-            case events.StageStarted():
-                self._draw(f"{self._where}: {event.stage}")
-            case events.StepsDone():
-                if time.monotonic() - self._drawn > SELDOM:
-                    self._draw(f"{self._where}: {event.stage} {event.done}/{event.steps} steps")
-        super().__call__(event)
-
-    def _add(self, line: str) -> None:
-        self._lines.append(line)
-        self._draw()
-
-    def _draw(self, last: str = "") -> None:
-        self._drawn = time.monotonic()
-        self._page("\n".join([*self._lines, last] if last else self._lines))
 
 
 def where(trial: int, round: int, settings: Settings) -> str:
@@ -149,22 +93,3 @@ def _ended(event: events.Finished) -> str:
     guess = mean.get("majority_accuracy")  # nodes may not tell it
     beside = "" if guess is None else f" (majority guess {guess:.2%})"
     return f"{label}: {mean[key]:.2%}{over}{beside}; run folder: {event.result.folder}"
-
-
-def _notebook() -> Callable[[str], None] | None:
-    """Return a function that replaces the text of a notebook's output; None outside notebooks."""
-    module = sys.modules.get("IPython")
-    shell = module.get_ipython() if module is not None else None
-    if getattr(shell, "kernel", None) is None:
-        return None
-    display, handle = importlib.import_module("IPython.display").display, None
-
-    def show(text: str) -> None:
-        nonlocal handle
-        content = {"text/plain": text}
-        if handle is None:
-            handle = display(content, raw=True, display_id=True)
-        else:
-            handle.update(content, raw=True)
-
-    return show

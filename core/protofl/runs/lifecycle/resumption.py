@@ -59,7 +59,6 @@ def continued(
     until.enter_context(folder_lock(place.absolute(), "--resume --out"))
     folder = RunFolder.reopen(request.out)
     recorded = folder.config()
-    folder.count_all(recorded)
     check_recorded(recorded, str(folder.path / "config.json"))
     requested = (
         _recorded_backend(folder.path, request.options, note) | folder.engine | request.options

@@ -1,18 +1,11 @@
-"""Weights of chosen rounds (``--keep-weights``): checks, and the space that they take on disk."""
+"""Checks of ``--keep-weights``."""
 
 from __future__ import annotations
-
-import shutil
-from collections.abc import Callable, Collection
-from pathlib import Path
 
 from protofl.errors import UsageError
 from protofl.federation.jobs.pool_interface import ClientFiles, Pool
 from protofl.federation.plan.plan import Plan
-from protofl.federation.plan.store_choice import client_sizes
-from protofl.system.files.home import expand_user
-from protofl.system.formatting import count, size_text
-from protofl.system.options.parsing import kept_rounds
+from protofl.system.formatting import count
 
 
 def check_kept_weights(plan: Plan) -> None:
@@ -59,65 +52,3 @@ def check_place(plan: Plan, pool: Pool) -> None:
             "leave it out; a node can export its client as it was evaluated last: "
             "protofl node export",
         )
-
-
-def size_on_disk(plan: Plan, beside: int, done: Collection[tuple[int, int]] = ()) -> int:
-    """Return the most bytes that the clients' files of kept rounds will take in the run folder.
-
-    A client that has not trained since the kept round before shares its file with that round.
-
-    Args:
-        plan: The run.
-        beside: Bytes that a client keeps beside its model, as the dry run has measured them.
-        done: Trials and rounds that are over.
-    """
-    settings, info = plan.settings, plan.info
-    largest_first = sorted(client_sizes(info, settings.clients, beside), reverse=True)
-    total, before = 0, -1
-    for number in kept_rounds(settings.keep_weights, settings.rounds):
-        trained = min(settings.clients, info.participants * (number - before))
-        left = sum((trial, number) not in done for trial in range(settings.trials))
-        total += left * sum(largest_first[:trained])
-        before = number
-    return total
-
-
-def announce(
-    plan: Plan,
-    beside: int,
-    folder: Path,
-    done: Collection[tuple[int, int]],
-    note: Callable[[str], None],
-) -> None:
-    """Say what ``--keep-weights`` keeps, and how large it may become.
-
-    Args:
-        plan: The run.
-        beside: See `size_on_disk`.
-        folder: The run folder, which need not exist.
-        done: Trials and rounds that are over.
-        note: Takes the line.
-
-    Raises:
-        UsageError: The disk has less space than that.
-    """
-    settings = plan.settings
-    if not settings.keep_weights:
-        return
-    kept = kept_rounds(settings.keep_weights, settings.rounds)
-    size = size_on_disk(plan, beside, done)
-    place = expand_user(folder).absolute()
-    free = shutil.disk_usage(next(p for p in (place, *place.parents) if p.exists())).free
-    if size > free:
-        raise UsageError(
-            f"--keep-weights {settings.keep_weights}: the weights of {count(len(kept), 'round')} "
-            f"take up to {size_text(size)}, and {size_text(free)} are free at {place}",
-            do="keep fewer rounds, or choose another disk with --out",
-        )
-    shown = ", ".join(map(str, kept[:6])) + (f", …, {kept[-1]}" if len(kept) > 6 else "")
-    several = f" of {count(settings.trials, 'trial')}" if settings.trials > 1 else ""
-    rounds = f"round{'s' if len(kept) > 1 else ''} {shown}{several}"
-    note(
-        f"the weights of {rounds}, counted from 0, are kept: up to {size_text(size)} in the run "
-        "folder"
-    )

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import ProtoflError, UsageError
+from protofl.errors import UsageError
 from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.federation.plan.plan import Plan
@@ -198,18 +198,6 @@ class RequestedRun:
             self.note(f"{run.folder} cannot be resumed ({error.what}); starting a new run")
             return None
         return self.part_of(Reading.of(run.folder))
-
-    def write_end(self, run: Reading, idle: Idle | None) -> None:
-        """Write the end of a run that `lacks_end`: its summary, without training.
-
-        Its rounds count in any case: if the end can't be written, a note says why.
-        """
-        try:
-            start(self._continuation(run), events.ignore, idle)
-        except ProtoflError as error:
-            self.note(f"{run.folder} has all its rounds, but cannot be finished ({error.what})")
-        else:
-            self.note(f"{run.folder} was stopped after its last round; it is finished now")
 
     def _continuation(self, run: Reading, **extent: int) -> Request:
         """Return the request that resumes a run, with other numbers of rounds and trials."""

@@ -77,14 +77,10 @@ def run_or_reuse(
             until.enter_context(waiting_lock(lock, lambda: requested.note(waits)))
         while True:
             there = requested.candidates(folder)
-            parts = [(run, run_part) for run in there if (run_part := requested.part_of(run))]
-            if whole := [run_part for run, run_part in parts if not run.lacks_end]:
-                return requested.told_of(whole[0])
-            busy = [run for run in there if run.state == GOING_ON and requested.shares_trials(run)]
-            if parts and not busy:
-                run, run_part = parts[0]
-                requested.write_end(run, idle)
+            whole = (run for run in there if not run.lacks_end)
+            if run_part := next(filter(None, map(requested.part_of, whole)), None):
                 return requested.told_of(run_part)
+            busy = [run for run in there if run.state == GOING_ON and requested.shares_trials(run)]
             if not busy:
                 break
             requested.note(f"waiting for {busy[0].folder}, which another process is training")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import shutil
 import stat
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -147,16 +146,7 @@ def json_text(path: Path, values: Any, indent: int | None = None) -> str:  # noq
     try:
         return json.dumps(values, indent=indent, allow_nan=False) + "\n"
     except ValueError:
-        raise RunFailure(f"{path}: {_not_finite(values)}, which JSON cannot hold") from None
-
-
-def _not_finite(value: Any, key: str = "") -> str:  # noqa: ANN401 - any JSON
-    """Return ``KEY is NUMBER`` for the first number that is NaN or infinite; empty for none."""
-    if isinstance(value, float):
-        return "" if math.isfinite(value) else f"{key.removeprefix('.')} is {value}"
-    pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, Mapping) else ()
-    pairs = enumerate(value) if isinstance(value, (list, tuple)) else pairs
-    return next(filter(None, (_not_finite(v, f"{key}.{k}") for k, v in pairs)), "")
+        raise RunFailure(f"{path}: a number is NaN or infinite, which JSON cannot hold") from None
 
 
 def write_json(path: Path, values: Any) -> None:  # noqa: ANN401 - anything JSON can hold

@@ -275,12 +275,6 @@ class RowFile(Generic[R]):
             raise Damaged(f"{self._path} has {len(rows)} rows of {count}")
         self.rows, self._check = [self._made(values) for values in rows], expected
 
-    def read_all(self) -> None:
-        """Read all complete lines, which count from now on."""
-        whole, end, _ = self._path.read_bytes().rpartition(b"\n")
-        check = Check().plus(whole + end)
-        self.read([(whole + end).count(b"\n"), *check.values])
-
     def cut(self) -> None:
         """Remove the part that does not count."""
         truncate(self._path, self._check)

@@ -16,11 +16,8 @@ from protofl.errors import UsageError
 LOCK = ".lock"
 """The lock file in a folder that a process uses."""
 
-GLANCE = 0.06
-"""Seconds to wait for a lock before asking who holds it."""
-
-PATIENCE = 2.0
-"""Seconds to wait for processes that only look (`is_held`); one that is paused may hold on."""
+PATIENCE = 0.2
+"""Seconds to wait for processes that only look at a lock (`is_held`)."""
 
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 
@@ -81,8 +78,6 @@ def folder_lock(folder: Path, flag: str) -> Iterator[None]:
 def waiting_lock(file: Path, wait: Callable[[], None] | None = None) -> Iterator[None]:
     """Hold a lock during a block. On a file system without locks nothing is locked.
 
-    Processes that only look at the lock (`is_held`) never keep it from being taken.
-
     Args:
         file: The lock file; its folder is created if missing.
         wait: Called before waiting for another process; None raises `Timeout` at once.
@@ -94,7 +89,7 @@ def waiting_lock(file: Path, wait: Callable[[], None] | None = None) -> Iterator
     file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(file, mode=0o644)
     try:
-        _acquire(lock, file, wait)
+        _acquire(lock, wait)
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
@@ -112,73 +107,15 @@ def waiting_lock(file: Path, wait: Callable[[], None] | None = None) -> Iterator
             lock.release()
 
 
-def _acquire(lock: FileLock, file: Path, wait: Callable[[], None] | None) -> None:
-    """Take a lock; see `waiting_lock`.
-
-    Processes that only look have `PATIENCE` to release the file. A paused one does not, so its file
-    is then replaced by a new one.
-    """
-    seconds, looked_at, told = GLANCE, False, False
-    while True:
-        try:
-            lock.acquire(timeout=seconds, poll_interval=GLANCE / 6)
-            return
-        except Timeout:
-            first = seconds == GLANCE
-            seconds = PATIENCE
-            if _is_only_looked_at(file, unknown=first) and (not looked_at or _set_aside(file)):
-                looked_at = True
-                continue
-            if wait is None:
-                raise
-            if not told:
-                wait()
-            looked_at, told = False, True
-
-
-def _is_only_looked_at(file: Path, *, unknown: bool) -> bool:
-    """Return True if no process holds a lock that could not be taken.
-
-    Args:
-        file: The lock file.
-        unknown: The answer on systems without shared locks, where a look takes the lock as well.
-    """
+def _acquire(lock: FileLock, wait: Callable[[], None] | None) -> None:
+    """Take a lock; see `waiting_lock`."""
     try:
-        with _shared(file):
-            return True
-    except ImportError:
-        return unknown
-    except OSError as error:
-        return isinstance(error, FileNotFoundError)  # its holder has just ended
-
-
-def _set_aside(file: Path) -> bool:
-    """Remove a lock file at which other processes only look.
-
-    The shared lock keeps every start from taking the file meanwhile. The lock on the folder keeps
-    another process that does the same from removing the file that comes next.
-
-    Returns:
-        False if the folder can't be locked.
-    """
-    import fcntl
-
-    try:
-        folder = os.open(file.parent, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with _shared(file) as descriptor:
-            if os.path.samestat(os.fstat(descriptor), os.stat(file)):
-                file.unlink()
-    except (BlockingIOError, FileNotFoundError):
-        return True  # another process takes the lock, or has removed the file
-    except OSError:
-        return False
-    finally:
-        os.close(folder)
-    return True
+        lock.acquire(timeout=PATIENCE, poll_interval=PATIENCE / 10)
+    except Timeout:
+        if wait is None:
+            raise
+        wait()
+        lock.acquire(poll_interval=PATIENCE / 10)
 
 
 @contextmanager

@@ -303,7 +303,7 @@ class Settings(Strict):
         [], "Experiment trackers", affects="nothing", chooses="tracker", recorded=False, common=True
     )
     profile: bool = record(
-        False, "Print where the time went, and write profile/trace.json for Perfetto or Chrome",
+        False, "Print where the time went, and write profile/summary.json",
         affects="nothing", recorded=False
     )
 

@@ -1,1 +1,0 @@
-"""Profiles of runs (``--profile``)."""
