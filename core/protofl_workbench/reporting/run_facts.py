@@ -158,7 +158,7 @@ def _costs(record: GroupRecord) -> Iterator[Fact]:
 def remarks(record: GroupRecord) -> list[str]:
     """Return remarks about malicious, absent and unseen clients, losses and the evaluation.
 
-    Notes of the dry run come first.
+    Notes of the dry run, such as of a hook without an effect, come first.
     """
     result = [f"{note[:1].upper()}{note[1:]}." for note in record.config.get("notes", ())]
     malicious = sorted({c for end in record.ends for c in end.get("malicious", ())})

@@ -337,8 +337,8 @@ class Composition:
 
     @property
     def configs(self) -> dict[str, Config]:
-        """The options of every method and transform."""
-        return {name: member.config for name, member in self.members.items()}
+        """The options of every method and transform, as hooks see them."""
+        return self._watch.options({name: m.config for name, m in self.members.items()})
 
     def terms_of(self, phase: Phase) -> list[Term]:
         """Return the terms that a phase trains."""

@@ -161,3 +161,7 @@ class Watch:
     def loss(self, source: LossSource) -> LossSource:
         """Return the loss of a method on a client, as engines call it."""
         return source
+
+    def options(self, configs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return {method: its options}, as hooks see them."""
+        return dict(configs)

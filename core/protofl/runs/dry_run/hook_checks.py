@@ -18,6 +18,7 @@ from protofl.federation.plan.plan import Plan
 from protofl.hooks.discovery.kinds import spec_hooks
 from protofl.hooks.plugin.loss import LossSource, Watch
 from protofl.hooks.transport.return_values import UPDATES
+from protofl.runs.dry_run.effect_checks import EffectChecks
 from protofl.runs.dry_run.payload_checks import FoundLater, PayloadChecks, expect_finite_weights
 from protofl.runs.dry_run.randomness_checks import GlobalRandomness, LossCalls
 from protofl.runs.dry_run.state_checks import (
@@ -66,6 +67,7 @@ class HookChecks(Watch):
         members = plan.composition.members.values()
         self._missing_keys, self._plugins = missing_keys, PluginState(members)
         self.randomness, self._sending = GlobalRandomness(), PayloadChecks(plan)
+        self._effects = EffectChecks(plan)
         self.notes: dict[str, str] = {}
         self._terms: dict[str, Tensor] = {}
         self._later: RunFailure | None = None
@@ -91,7 +93,8 @@ class HookChecks(Watch):
         if hook == "upload_payload":
             self._expect_finite_terms()
         before = _kept(hook, arguments)
-        result = self.randomness.watched(who, hook, do)
+        do = partial(self.randomness.watched, who, hook, do)
+        result = self._effects.call(hook, server, do)
         try:
             written = changed(before, _kept(hook, arguments))
             if written:
@@ -120,6 +123,10 @@ class HookChecks(Watch):
         self.notes |= self._sending.notes
         return result
 
+    def options(self, configs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options that note which hook reads them."""
+        return self._effects.options(configs)
+
     # --- losses -----------------------------------------------------------------------------------
 
     def loss(self, source: LossSource) -> LossSource:
@@ -130,7 +137,8 @@ class HookChecks(Watch):
         who, inside = f"{source.method}.local_loss", LossCalls()
         before = as_it_is(source.constants)
         do = partial(inside.entered, partial(source.function, *arguments))
-        result: Mapping[str, Tensor] = self.randomness.watched(who, "local_loss", do)
+        do = partial(self.randomness.watched, who, "local_loss", do)
+        result: Mapping[str, Tensor] = self._effects.call("local_loss", None, do)
         for kind, place in inside.found.items():
             self.notes.setdefault(f"{kind} of {who}", f"{who} {_INSIDE[kind].format(place)}")
         written = changed(before, as_it_is(source.constants))
@@ -189,7 +197,7 @@ class HookChecks(Watch):
                 self.notes[method] = f"{problem}: did you mean {near[0]}?"
 
     def conclude(self) -> None:
-        """Check the results of both rounds.
+        """Check the results of both rounds, and note what had no effect.
 
         Raises:
             UsageError: A term has no gradient, or a hook draws what can't be repeated.
@@ -205,6 +213,7 @@ class HookChecks(Watch):
                     "compute it of output.features or output.logits with torch, all the way",
                 )
         self.randomness.conclude()
+        self.notes |= dict(self._effects.notes())
 
 
 def _kept(hook: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

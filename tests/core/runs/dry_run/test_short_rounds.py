@@ -403,3 +403,107 @@ def test_undeclared_rows_of_a_class_are_refused_with_the_rule_to_write():
     error = failing(SeveralUndeclared)
     assert "class 0 twice" in error.what
     assert "download_rules = {'classes': 'several'}" in error.do
+
+
+# --- hooks and options without an effect ----------------------------------------------------------
+
+
+def notes_of(method, **options):
+    notes: list[str] = []
+    dry_run(make_plan(method, **options), notes.append)
+    return notes
+
+
+@pytest.mark.slow
+def test_an_aggregation_that_training_replaces_is_named_with_its_options(tmp_path, monkeypatch):
+    mix = {"use": {"server_train": "fedtgp"}}
+    [note] = notes_of("fedsa", **mix)
+    assert note.startswith("server_train of fedtgp replaces 'prototypes' of server_aggregate of")
+    assert note.endswith("server_aggregate of fedsa has no effect, nor have its options alpha, ema")
+    install(monkeypatch)
+    records = []
+    for alpha in (0.0, 0.9999):  # the note is true
+        own = {"fedsa": {"alpha": alpha}, "fedtgp": {"S": 2}}
+        result = train("fedsa", tmp_path / str(alpha), **mix, set=own, rounds=2, dry_run=True)
+        records.append(without_times(result.record))
+        assert pf.load_run(result.folder).config["notes"] == [note]
+    assert records[0] == records[1]
+
+
+def test_options_that_no_hook_of_a_mix_reads_are_named():
+    options = {"fedsa": {"alpha": 0.5, "lambda_2": 0.1}, "fedtgp": {"lambda": 3.0, "tau": 5.0}}
+    [of_main, of_donor] = notes_of("fedtgp", use={"local_loss": "fedsa"}, options=options)
+    assert of_main == "fedtgp.lambda is set, and no hook of this mix reads it"
+    assert of_donor == "fedsa.alpha is set, and no hook of this mix reads it"
+    assert not notes_of("fedtgp", use={"local_loss": "fedsa"})
+
+
+@pytest.mark.parametrize("method", ["fedsa", "fedtgp", "fedproto", "fedgh", "fedorgp", "fedkd"])
+def test_a_method_of_its_own_has_no_such_note(method):
+    assert not notes_of(method)
+
+
+class Server:
+    """Aggregates and trains on the server; subclasses differ in what training starts from."""
+
+    uploads = {"prototypes": "means"}
+    downloads = {"prototypes": "means of means", "spread": "a number"}
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        return client.class_prototypes().select("prototypes")
+
+    @pf.hookimpl
+    def download_payload(self, server, client_id):
+        return server.global_state.select("prototypes")
+
+    @pf.hookimpl
+    def server_aggregate(self, server, uploads):
+        P, present = pf.stack_rows(uploads, "prototypes", server.num_classes)
+        mean, known = pf.functional.aggregate_prototypes(P, present.long(), "uniform")
+        server.state["mean"] = mean
+        return pf.class_rows(known, prototypes=mean)
+
+    @pf.hookimpl
+    def server_train(self, server, uploads):
+        table, known = self.start(server)
+        return pf.class_rows(known, prototypes=table + 1)
+
+
+class Unread(Server):
+    def start(self, server):
+        known = torch.ones(server.num_classes, dtype=torch.bool)
+        return torch.zeros(server.num_classes, server.feature_dim), known
+
+
+class FromGlobalState(Server):
+    def start(self, server):
+        return server.global_state.table("prototypes", server.num_classes)
+
+
+class FromCopy(Server):
+    def start(self, server):
+        known = pf.Payload({**server.global_state})
+        return known.table("prototypes", server.num_classes)
+
+
+class Spread(Unread):
+    """Reads the aggregated means in a later hook, by its state."""
+
+    @pf.hookimpl
+    def end_round(self, server):
+        return {"spread": float(server.state["mean"].std())}
+
+
+@pytest.mark.parametrize(
+    ("plugin", "has"),
+    [
+        (Unread, ["nothing reads it in between: server_aggregate of main has no effect"]),
+        (Spread, ["nothing reads it in between"]),
+        (FromGlobalState, []),
+        (FromCopy, []),
+    ],
+)
+def test_a_result_counts_if_training_or_a_later_hook_reads_it(plugin, has):
+    notes = notes_of(plugin)
+    assert len(notes) == len(has) and all(n.endswith(h) for n, h in zip(notes, has, strict=True))
