@@ -13,21 +13,19 @@ from pathlib import Path
 from protofl.errors import (
     Late,
     RunFailure,
-    device_is_full,
     error_context,
     less_memory,
     memory_problem,
 )
 from protofl.federation.clients.client_store import ClientStore, store_kind
 from protofl.federation.clients.evaluation import score
-from protofl.federation.clients.less_memory import Attempts
-from protofl.federation.clients.local_training import Trainer, Training, by_engine, train_clients
+from protofl.federation.clients.local_training import Trainer, Training, train_clients
 from protofl.federation.jobs import jobs as work
 from protofl.federation.plan.plan import Plan
 from protofl.federation.plan.store_choice import about_samples, choose_store, sharers
 from protofl.hooks.malicious import checked_labels
 from protofl.hooks.models.architecture import SplitModel
-from protofl.hooks.plugin.members import Choice, choose
+from protofl.hooks.plugin.members import Choice
 from protofl.hooks.transport.payload_validation import DownloadValidation, Read
 from protofl.hooks.transport.rules import printable
 from protofl.hooks.views.client import Client
@@ -164,14 +162,6 @@ class Host:
             device=plan.device,
             sharers=sharers(plan.settings),
         )
-        self._attempts: Attempts | None = None
-        if has_streams(plan.device):
-            self._attempts = Attempts(
-                lambda: choose(plan.registry, "engine", "eager"),
-                self._store.leave_device,
-                self._notes.append,
-            )
-        self._run = self._attempts or by_engine
 
     def handle(self, job: work.Job) -> work.Reply:
         """Do a job.
@@ -218,10 +208,7 @@ class Host:
             self._store.expect(clients)
         self._store.fetch(_clients(groups[0]) if groups else [])
         while groups:
-            group, most = groups.pop(0), self._attempts and self._attempts.most
-            if together and most and len(group) > most:  # memory ran out with more of them
-                groups[:0] = [group[at : at + most] for at in range(0, len(group), most)]
-                continue
+            group = groups.pop(0)
             self._store.fetch(_clients(groups[0]) if groups else [])
             if together:
                 chosen = [job for job in group if isinstance(job, work.Train)]
@@ -239,7 +226,7 @@ class Host:
             with time_limit(limit, doing, go_on(jobs[0])):
                 try:
                     trainings = [self._training(job) for job in jobs]
-                    replies = train_clients(engine, trainings, self._run)
+                    replies = train_clients(engine, trainings)
                 except RunFailure as error:
                     if isinstance(error, Late) or not all(job.may_be_undone for job in jobs):
                         raise
@@ -346,9 +333,9 @@ class Host:
         match job:
             case work.Train():
                 engine = self.plan.choices["engine"]
-                return train_clients(engine, [self._training(job)], self._run)[0]
+                return train_clients(engine, [self._training(job)])[0]
             case work.Evaluate():
-                return self._evaluated(job, clock)
+                return self._evaluate(job, clock)
             case work.StartTrial():
                 self._trial.number = job.trial
                 self._choose_store(job.store)
@@ -394,17 +381,6 @@ class Host:
             return b""
         return derived_key(self.secret, type(job).__name__, sha256(job.blob).hexdigest())
 
-    def _evaluated(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
-        """Evaluate a client; if the device has no memory left, once others have left it."""
-        try:
-            return self._evaluate(job, clock)
-        except Exception as error:
-            full = has_streams(self.plan.device) and device_is_full(error)
-            if not full or not self._store.leave_device():
-                raise
-        self._notes.append("memory of the device ran out: clients lie in host memory from now on")
-        return self._evaluate(job, clock)
-
     def _evaluate(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
         lent, counter = self._store.lent(job.client, trains=False), self._counter(job)
         with lent as state, state.unchanged() if job.epochs else nullcontext():
@@ -416,7 +392,7 @@ class Host:
                 download = self._read(job.blob, Client(state, self.plan.composition.main))
             if job.epochs:
                 tuning = self._trainer.fine_tune(state, download, job, clock, counter)
-                train_clients(self.plan.choices["engine"], [tuning], self._run)
+                train_clients(self.plan.choices["engine"], [tuning])
             counts, metric_counts = score(self.plan, state, download, job, self._profile, counter)
         clock.lap("evaluate")
         correct, count = counts["test"]

@@ -51,17 +51,12 @@ def by_engine(engine: Choice, jobs: list[TrainJob]) -> list[Sums]:
         return [engine.bound("train", job=jobs[0])()]
 
 
-def train_clients(
-    engine: Choice,
-    trainings: Sequence[Training],
-    run: Callable[[Choice, list[TrainJob]], list[Sums]] = by_engine,
-) -> list[Reply]:
+def train_clients(engine: Choice, trainings: Sequence[Training]) -> list[Reply]:
     """Run the trainings of clients phase by phase; return their replies in order.
 
     Args:
         engine: The engine.
         trainings: The work on each client.
-        run: Runs the engine on jobs in one phase; see `protofl.federation.clients.less_memory`.
     """
     replies: dict[int, Reply] = {}
     results: dict[int, Any] = dict.fromkeys(range(len(trainings)))  # a generator starts with None
@@ -77,7 +72,7 @@ def train_clients(
         for phase in dict.fromkeys(job.phase.name for job in jobs.values()):
             same = [number for number, job in jobs.items() if job.phase.name == phase]
             try:
-                group_results = _timed(run, engine, [jobs[number] for number in same])
+                group_results = _timed(engine, [jobs[number] for number in same])
             except BaseException as error:
                 ended = isinstance(error, GeneratorExit)  # would close the generator
                 thrown = RunFailure(error_text(error)) if ended else error
@@ -87,12 +82,10 @@ def train_clients(
     return [replies[number] for number in range(len(trainings))]
 
 
-def _timed(
-    run: Callable[[Choice, list[TrainJob]], list[Sums]], engine: Choice, jobs: list[TrainJob]
-) -> list[Trained]:
+def _timed(engine: Choice, jobs: list[TrainJob]) -> list[Trained]:
     """Return the sums of loss terms and the seconds of each client."""
     start = time.perf_counter()
-    sums_by_job = run(engine, jobs)
+    sums_by_job = by_engine(engine, jobs)
     seconds = (time.perf_counter() - start) / len(jobs)
     return [(sums, seconds) for sums, _ in zip(sums_by_job, jobs, strict=True)]
 

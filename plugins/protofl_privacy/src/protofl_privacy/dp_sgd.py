@@ -270,8 +270,6 @@ class PerSample:
             try:
                 return self._map(weights, x, y, index)
             except Exception as error:  # one that is the method's own comes again
-                if pf.backends.device_is_full(error):
-                    raise
                 self._mapped = False
                 why = (str(error).strip() or type(error).__name__).splitlines()[0]
                 self.notes.append(
