@@ -16,10 +16,6 @@ from site_text import prose
 
 PAGE = "python.md"
 ALIASES = {
-    "HOOKSPEC_VERSION": (
-        "The version of the hooks, `MAJOR.MINOR`. A plugin states the version that it "
-        "needs in `requires_hookspec` ([compatibility](compatibility.md))."
-    ),
     "LossData": (
         "The type that `before_training` returns and `local_loss` receives: a mapping of "
         "names to tensors, numbers, strings, None, or mappings, lists and tuples of them."

@@ -55,7 +55,6 @@ class DPSGD(Budgeted):
 
     name = "dp-sgd"
     draws_secretly = True
-    requires_hookspec = "1.0"
     check_options: ClassVar[dict[str, float]] = {"noise": 1.0, "rate": 0.5}
     hides_samples = (
         "what comes of it gets no noise, so the upload would have no guarantee; methods that send "
