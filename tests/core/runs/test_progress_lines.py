@@ -66,7 +66,6 @@ def test_a_notebook_has_one_output_that_changes(run, monkeypatch, capsys):
     module = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display))
     monkeypatch.setitem(sys.modules, "IPython", module)
     monkeypatch.setitem(sys.modules, "IPython.display", module.display)
-    monkeypatch.setattr("protofl.runs.lifecycle.progress_lines.SELDOM", 0.0)
     run("local", progress=True)
     assert capsys.readouterr() == ("", "")
     assert any(page.splitlines()[-1].startswith("round 1/2: train") for page in pages)

@@ -23,7 +23,6 @@ from protofl.system.device import autocast
 from protofl.system.files.tables import finite, rounded
 from protofl.system.files.tensors import shown_name
 from protofl.system.profile.clock import UnprofiledHost
-from protofl.system.progress import Counter
 from protofl.system.randomness import random_stream
 from protofl.system.transfers import to_host
 
@@ -336,7 +335,6 @@ def score(
     download: Payload,
     job: Evaluate,
     profile: UnprofiledHost,
-    counter: Counter,
 ) -> tuple[dict[str, tuple[float, int]], Payload]:
     """Count the correct predictions of a client, or its points (`Task.points`).
 
@@ -349,7 +347,6 @@ def score(
         job: After which round it is scored, whether it was fine-tuned, how many features are
             wanted, and whether predictions are.
         profile: Takes the operators, where they are sampled.
-        counter: Counts mini-batches.
 
     Returns:
         Of its ``test`` samples, its ``validation`` samples where any are held out, and its
@@ -378,7 +375,7 @@ def score(
             for number, (name, samples) in enumerate(scored.items()):
                 state.scores_all_classes = name == "balanced"
                 pairs = zip(samples.chunks(size), torch.split(samples.y, size), strict=False)
-                for x, y in counter.over(pairs):
+                for x, y in pairs:
                     with autocast(plan.settings.precision, plan.device):
                         scores = composition.call("inference", client=client, x=x)
                     correct[number] += task.points(scores, y, variance)

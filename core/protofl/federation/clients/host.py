@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -38,7 +37,6 @@ from protofl.system.interpreter import unchanged_interpreter
 from protofl.system.machine import time_limit
 from protofl.system.profile.clock import Clock
 from protofl.system.profile.profiles import host_profile
-from protofl.system.progress import Counter, OnSteps
 from protofl.system.randomness import global_stream
 from protofl.system.secret_stream import derived_key
 from protofl.system.torch_state import standard_torch
@@ -127,8 +125,6 @@ class Host:
         secret: Secret bytes of this machine, for `Client.secret_stream`; empty in a simulation.
 
     Attributes:
-        on_steps: Takes a client and how many mini-batches of its job are done, a few times a
-            second while a job is done whose mini-batches are followed; None for nobody.
         unwritten: See `protofl.federation.jobs.pool_interface.LeavesFiles`.
         one_by_one: Whether clients train one at a time with every engine, as in the dry run.
         secret: As given. A host of machines that a server does not own sets it before each job, to
@@ -145,7 +141,6 @@ class Host:
             DownloadValidation(plan.info, declared, codec, read, dry=plan.dry),
         )
         self.report: Callable[[str], None] = lambda line: None
-        self.on_steps: OnSteps | None = None
         self.one_by_one = plan.dry
         self.secret = secret
         self._profile = host_profile(plan.settings.profile and not plan.dry, plan.device)
@@ -309,12 +304,6 @@ class Host:
         """The clients that have trained, which are all that a host stores."""
         return self._store.clients
 
-    def _counter(self, job: work.ClientJob) -> Counter:
-        """Return the counter of a job's mini-batches."""
-        if self.on_steps is None or not job.counted:
-            return Counter(None)
-        return Counter(partial(self.on_steps, job.client))
-
     @contextmanager
     def _computing(self, doing: str) -> Iterator[None]:
         """Compute in the state of a run, with one thread: rounding depends on their number."""
@@ -364,7 +353,7 @@ class Host:
         with self._store.lent(job.client, trains=True, undo=job.may_be_undone) as state:
             clock.lap("setup")
             state.secret = self._secret_of(job)
-            reply = yield from self._trainer.train(state, job, clock, self._counter(job))
+            reply = yield from self._trainer.train(state, job, clock)
         if job.file:
             self._store.save(job.client, Path(job.file))
             self._store.undo(job.client)
@@ -382,7 +371,7 @@ class Host:
         return derived_key(self.secret, type(job).__name__, sha256(job.blob).hexdigest())
 
     def _evaluate(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
-        lent, counter = self._store.lent(job.client, trains=False), self._counter(job)
+        lent = self._store.lent(job.client, trains=False)
         with lent as state, state.unchanged() if job.epochs else nullcontext():
             clock.lap("setup")
             state.secret = self._secret_of(job)
@@ -391,9 +380,9 @@ class Host:
                 state.round = job.round
                 download = self._read(job.blob, Client(state, self.plan.composition.main))
             if job.epochs:
-                tuning = self._trainer.fine_tune(state, download, job, clock, counter)
+                tuning = self._trainer.fine_tune(state, download, job, clock)
                 train_clients(self.plan.choices["engine"], [tuning])
-            counts, metric_counts = score(self.plan, state, download, job, self._profile, counter)
+            counts, metric_counts = score(self.plan, state, download, job, self._profile)
         clock.lap("evaluate")
         correct, count = counts["test"]
         return work.EvaluateReply(

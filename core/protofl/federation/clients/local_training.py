@@ -29,7 +29,6 @@ from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.views.run_info import Phase
 from protofl.hooks.wire.payload import Payload
 from protofl.system.profile.clock import Clock, UnprofiledHost
-from protofl.system.progress import Counter
 from protofl.system.randomness import global_stream
 
 Sums = dict[str, float]
@@ -104,14 +103,13 @@ class Trainer:
         self._phases = plan.composition.phases(plan.info)
         self._keeps_download = plan.composition.has_follow_up(plan.info)
 
-    def train(self, state: ClientState, asked: Train, clock: Clock, counter: Counter) -> Training:
+    def train(self, state: ClientState, asked: Train, clock: Clock) -> Training:
         """Run all phases of one stage of the round, then create the upload.
 
         Args:
             state: The client.
             asked: What is to be done.
             clock: Books seconds by stage.
-            counter: Counts mini-batches.
         """
         plan, reply = self._plan, TrainReply(clock.seconds)
         client = Client(state, plan.composition.main)
@@ -125,7 +123,7 @@ class Trainer:
         for phase in self._phases:
             if phase.when == asked.when and self._takes_place(phase, state):
                 rate = plan.rate(state.round)
-                yield from self._phase(state, phase, clock, counter, reply, rate)
+                yield from self._phase(state, phase, clock, reply, rate)
         spent = state.feature_seconds
         clock.lap("train", less=spent)
         if asked.when == "before_upload":
@@ -146,7 +144,6 @@ class Trainer:
         download: Payload,
         asked: Evaluate,
         clock: Clock,
-        counter: Counter,
     ) -> Training:
         """Run the phases on a client's own samples before its upload, at the run's learning rate.
 
@@ -155,7 +152,6 @@ class Trainer:
             download: What it received.
             asked: For how many epochs, and in which round.
             clock: Books seconds by stage.
-            counter: Counts mini-batches.
         """
         reply, state.round, state.received = TrainReply(clock.seconds), asked.round, download
         place = f"client {state.id}, fine-tuning after round {asked.round}"
@@ -164,7 +160,7 @@ class Trainer:
             is_private = (phase.when, phase.data) == ("before_upload", "private")
             if is_private and self._takes_place(phase, state):
                 longer = replace(phase, epochs=asked.epochs)
-                yield from self._phase(state, longer, clock, counter, reply, 1.0)
+                yield from self._phase(state, longer, clock, reply, 1.0)
         state.end_work(keep_received=False)
         return reply
 
@@ -184,7 +180,6 @@ class Trainer:
         state: ClientState,
         phase: Phase,
         clock: Clock,
-        counter: Counter,
         reply: TrainReply,
         rate: float,
     ) -> Generator[TrainJob, Trained, None]:
@@ -193,7 +188,7 @@ class Trainer:
         client = Client(state, composition.main)
         state.lr_factor = rate
         place = f"client {state.id}, round {state.round}"
-        job, seen = self._job(state, phase, client, counter, rate)
+        job, seen = self._job(state, phase, client, rate)
         state.set_mode(True)
         clock.lap("train")
         trainer, start = composition.trainer, time.perf_counter()
@@ -215,7 +210,7 @@ class Trainer:
                 composition.lifecycle("after_training", client=client)
 
     def _job(
-        self, state: ClientState, phase: Phase, client: Client, counter: Counter, rate: float
+        self, state: ClientState, phase: Phase, client: Client, rate: float
     ) -> tuple[TrainJob, int]:
         """Return the job for the engine, and the number of samples that it will see."""
         plan, settings = self._plan, self._plan.settings
@@ -251,10 +246,9 @@ class Trainer:
             device=plan.device,
             phase=phase,
             batch_size=settings.batch_size,
-            drawn=lambda: counter.over(training_batches(samples, **order)),
+            drawn=lambda: training_batches(samples, **order),
             sizes=[stop - start for start, stop in bounds] * epochs,
             table=lambda: training_table(samples, **order),
-            counted=counter.over,
             client_state=state,
             weight_decay=settings.weight_decay,
             optimizer_options=settings.options.get("optimizer", {}),

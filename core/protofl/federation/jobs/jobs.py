@@ -102,12 +102,10 @@ class ClientJob(Job):
     Attributes:
         client: The client.
         sample: Whether a profiled run records torch's operators in this job.
-        counted: Whether someone follows the mini-batches that are done (`Host.on_steps`).
     """
 
     client: int
     sample: bool = field(default=False, kw_only=True)
-    counted: bool = field(default=False, kw_only=True)
 
     def __str__(self) -> str:
         return f"{self.op} of client {self.client}"

@@ -111,7 +111,7 @@ class Desk:
         self.step, self.totals, self._evaluated = step, Totals(), {}
         self._side.begin(step)
         if self._away:  # they go on
-            self._stages.begin("train", sorted(self._away), "before_upload")
+            self._stages.begin("train", sorted(self._away))
 
     def act(self, uploads: Mapping[int, Payload]) -> None:
         """Run the server's hooks, in a dry run; otherwise the run does so after each step."""
@@ -153,7 +153,7 @@ class Desk:
         work = []
         for client, (step, blob) in flights.items():
             work.append(self._training(client, step, blob, skip))
-        self._stages.begin("train", [*flights], "before_upload")
+        self._stages.begin("train", [*flights])
         return self._stages.replies("train", work, TrainReply, self.totals)
 
     def accept(self, flights: Mapping[int, tuple[int, TrainReply]]) -> dict[int, Payload]:
@@ -239,7 +239,7 @@ class Desk:
                 work.insert(0, jobs.Evaluate(client, self.step - 1, blob=blob, may_fail=skip))
             self._pool.send(work)
         self._away.update(clients)
-        self._stages.begin("train", sorted(self._away), "before_upload")
+        self._stages.begin("train", sorted(self._away))
         return downloads
 
     def arrived(self, seconds: float) -> dict[int, TrainReply | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-import time
 from collections.abc import Callable
 
 from protofl.data.cache import to_stderr
@@ -14,9 +13,6 @@ from protofl.federation import events
 from protofl.federation.events import Event, Progress
 from protofl.records.row import Row
 from protofl.system.options.settings import Settings
-
-SELDOM = 0.2
-"""Seconds between two changes of a notebook's last line, at least."""
 
 
 def default_progress() -> Progress:
@@ -31,8 +27,6 @@ class Lines:
     Args:
         say: Takes a line.
     """
-
-    follows_steps = False
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -85,12 +79,10 @@ class Notebook(Lines):
         page: Shows a text in place of the one before.
     """
 
-    follows_steps = True
-
     def __init__(self, page: Callable[[str], None]) -> None:
         super().__init__(self._add)
         self._page, self._lines = page, list[str]()
-        self._where, self._drawn = "", 0.0
+        self._where = ""
 
     def __call__(self, event: Event) -> None:
         """Take an event."""
@@ -102,9 +94,6 @@ class Notebook(Lines):
                 self._where = where(event.trial, event.round, self._settings)
             case events.StageStarted():
                 self._draw(f"{self._where}: {event.stage}")
-            case events.StepsDone():
-                if time.monotonic() - self._drawn > SELDOM:
-                    self._draw(f"{self._where}: {event.stage} {event.done}/{event.steps} steps")
         super().__call__(event)
 
     def _add(self, line: str) -> None:
@@ -112,7 +101,6 @@ class Notebook(Lines):
         self._draw()
 
     def _draw(self, last: str = "") -> None:
-        self._drawn = time.monotonic()
         self._page("\n".join([*self._lines, last] if last else self._lines))
 
 

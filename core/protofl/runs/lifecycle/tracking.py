@@ -143,11 +143,6 @@ class TrackedProgress:
         self._begun, self._count = False, 0
         self._lines = SimpleQueue[str]()
 
-    @property
-    def follows_steps(self) -> bool:
-        """Return True if steps are counted; trackers do not need them."""
-        return events.follows_steps(self._progress)
-
     def __enter__(self) -> TrackedProgress:
         return self
 
