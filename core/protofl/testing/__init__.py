@@ -12,7 +12,7 @@ pytest finds the checks, as they are methods ``test_…``; add your own below. `
 or the name of an installed plugin. `Contract` says what else can be set. pytest is not needed:
 `run_checks` runs a contract by itself.
 
-Imports: data, errors, federation, hooks, runs, system.
+Imports: data, errors, federation, hooks, records, runs, system.
 Start with ``contract.py``.
 """
 
