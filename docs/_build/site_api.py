@@ -111,7 +111,7 @@ TYPES = (
     "protofl.data.image_files.DecodedImages",
     "protofl.federation.jobs.pool_interface.ClientFiles",
     "protofl.federation.jobs.pool_interface.Presence",
-    "protofl.federation.time.virtual_clock.Clock",
+    "protofl.federation.time.virtual_clock.VirtualClock",
     "protofl.federation.time.device_model.Moment",
     "protofl.system.secret_stream.SecretStream",
     "protofl.hooks.views.run_info.ClientCard",

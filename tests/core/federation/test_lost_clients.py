@@ -130,17 +130,17 @@ def test_without_the_option_it_ends_the_run(stage):
 
 
 class Breaks:
-    """A method whose score_client hook raises an error for client 2 in round 1."""
+    """A method whose inference raises an error for client 2 after round 1."""
 
     @pf.hookimpl
     def upload_payload(self, client):
         return pf.Payload()
 
     @pf.hookimpl
-    def score_client(self, client, scores, labels):
+    def inference(self, client, x):
         if (client.id, client.round) == (2, 1):
             raise ValueError("no")
-        return {}
+        return client.head(client.features(x))
 
 
 def test_a_hook_that_fails_in_an_evaluation_leaves_its_client_out():

@@ -20,7 +20,7 @@ from protofl.federation.round.participation import Participation
 from protofl.federation.round.round_stages import Stages
 from protofl.federation.round.round_totals import Totals
 from protofl.federation.round.server_side import ServerSide, admit_uploads
-from protofl.federation.time.virtual_clock import Clock
+from protofl.federation.time.virtual_clock import VirtualClock
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.atomic import ScratchFolder
 
@@ -88,7 +88,7 @@ class Desk:
         self._files: dict[int, str] = {}
 
     @property
-    def clock(self) -> Clock:
+    def clock(self) -> VirtualClock:
         """Virtual time, and the clients' devices."""
         assert self._who.clock is not None, "a schedule without rounds needs a device model"
         return self._who.clock

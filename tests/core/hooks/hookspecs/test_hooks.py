@@ -25,7 +25,6 @@ HOOKS = {
         "server_aggregate": "server uploads",
         "server_train": "server uploads",
         "inference": "client x",
-        "score_client": "client scores labels",
         "global_models": "server",
         "end_round": "server",
         "end_trial": "server",
