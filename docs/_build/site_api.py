@@ -110,6 +110,7 @@ TYPES = (
     "protofl.data.file_kinds.FileKind",
     "protofl.data.image_files.DecodedImages",
     "protofl.federation.jobs.pool_interface.ClientFiles",
+    "protofl.federation.jobs.pool_interface.Flights",
     "protofl.federation.jobs.pool_interface.Presence",
     "protofl.federation.time.virtual_clock.VirtualClock",
     "protofl.federation.time.device_model.Moment",

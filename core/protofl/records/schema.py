@@ -100,6 +100,10 @@ class _Schedule(_Form):
     uploads: Count | None = None
     staleness: _Spread | None = None
     idle: Number | None = None
+    clock: str = "virtual"
+    versions: dict[Client, Count] = {}
+    seconds: ByClient = {}
+    evaluated: dict[Client, Count] = {}
 
 
 class _Plugin(_Form):

@@ -13,12 +13,15 @@ import protofl as pf
 from protofl import schedules
 from protofl_plugins.schedules.event_queue import EventQueue
 from protofl_plugins.schedules.options import AsynchronousConfig
+from protofl_plugins.schedules.real_time import RealTimeQueue
 from protofl_plugins.schedules.refusals import check_asynchronous
 from protofl_plugins.schedules.trial_steps import try_stale_steps
 
 
 class Buffered:
     """Asynchronous: the server acts when B uploads are there (Nguyen et al., 2022)."""
+
+    real_time = True
 
     class Config(AsynchronousConfig):
         """Options: --set timing.OPTION=VALUE."""
@@ -39,8 +42,9 @@ class Buffered:
 
     @pf.hookimpl
     def open_schedule(self, desk: schedules.Desk, config: Config) -> schedules.Schedule:
-        """Return a queue with a buffer of B uploads."""
-        return EventQueue(desk, config, buffer_of(desk.plan, config))
+        """Return a queue, in virtual or in real time, with a buffer of B uploads."""
+        queue = RealTimeQueue if desk.real_time else EventQueue
+        return queue(desk, config, buffer_of(desk.plan, config))
 
 
 def buffer_of(plan: pf.backends.Plan, config: Buffered.Config) -> int:

@@ -12,12 +12,15 @@ import protofl as pf
 from protofl import schedules
 from protofl_plugins.schedules.event_queue import EventQueue
 from protofl_plugins.schedules.options import AsynchronousConfig
+from protofl_plugins.schedules.real_time import RealTimeQueue
 from protofl_plugins.schedules.refusals import check_asynchronous
 from protofl_plugins.schedules.trial_steps import try_stale_steps
 
 
 class Continuous:
     """Asynchronous: the server acts after each upload (Xie et al., 2019)."""
+
+    real_time = True
 
     class Config(AsynchronousConfig):
         """Options: --set timing.OPTION=VALUE."""
@@ -42,5 +45,6 @@ class Continuous:
 
     @pf.hookimpl
     def open_schedule(self, desk: schedules.Desk, config: Config) -> schedules.Schedule:
-        """Return a queue with a buffer of one upload."""
-        return EventQueue(desk, config, 1)
+        """Return a queue, in virtual or in real time, with a buffer of one upload."""
+        queue = RealTimeQueue if desk.real_time else EventQueue
+        return queue(desk, config, 1)

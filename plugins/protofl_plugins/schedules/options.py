@@ -45,7 +45,8 @@ class AsynchronousConfig(pf.Config):
     eval_seconds: float = pf.Field(
         0.0,
         ge=0,
-        description="virtual seconds between evaluations, instead of eval_uploads; 0: off",
+        description="seconds between evaluations, instead of eval_uploads; virtual ones, or real "
+        "ones in a deployed run; 0: off",
     )
 
 

@@ -43,6 +43,8 @@ def check_asynchronous(plan: pf.backends.Plan, config: AsynchronousConfig, buffe
             if option == "deadline":
                 do += "; --set timing.max_staleness=N drops uploads that come too late"
             raise pf.UsageError(f"--{option} {value} with --schedule {name}: {why}", do=do)
+    if settings.devices is None:
+        _check_real_time(plan)
     sampler = plan.choices["client-sampler"]
     if getattr(sampler.plugin, "any_number", False):
         raise pf.UsageError(
@@ -70,6 +72,26 @@ def check_asynchronous(plan: pf.backends.Plan, config: AsynchronousConfig, buffe
             "download from which a client trained, and the server has it encoded",
             do="leave it out, or take --schedule rounds",
         )
+
+
+def _check_real_time(plan: pf.backends.Plan) -> None:
+    """Check the options of a run whose clients train on machines of their own.
+
+    Raises:
+        UsageError: An option needs evaluations for which the server waits.
+    """
+    settings, name = plan.settings, plan.settings.timing
+    for option, value in (
+        ("unseen", settings.unseen),
+        ("observe", ",".join(settings.observe)),
+        ("record-predictions", ",".join(settings.record_predictions)),
+    ):
+        if value:
+            raise pf.UsageError(
+                f"--{option} {value} with --schedule {name}: clients on machines of their own are "
+                "evaluated while the run goes on, each at another step",
+                do="leave it out, or take --schedule rounds",
+            )
 
 
 def declarations(plan: pf.backends.Plan) -> Iterator[tuple[str, Any]]:

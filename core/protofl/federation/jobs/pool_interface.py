@@ -71,6 +71,35 @@ class ClientFiles(Protocol):
 
 
 @runtime_checkable
+class Flights(Protocol):
+    """A `Pool` with `ClientFiles` and `Presence` whose clients train while the run goes on.
+
+    A schedule in real time sends clients jobs without waiting for them. `Train.file` is a plain
+    name then: the pool keeps the trained client under it, and the client itself stays what it was
+    before, until a `Load` of this name, or until the client's next `Train`.
+    """
+
+    def send(self, jobs: Sequence[Job]) -> None:
+        """Send a client its jobs, which it does in this order, and return at once.
+
+        Its machine is not busy. A client that can't be reached is `Absent` later.
+        """
+        ...
+
+    def arrived(self, seconds: float) -> Sequence[tuple[Job, Reply]]:
+        """Return jobs that were sent and are done, or `Absent` for those of a lost client.
+
+        Args:
+            seconds: How long to wait, at most, until there is one.
+        """
+        ...
+
+    def busy(self) -> Collection[int]:
+        """Return the clients on machines that have not yet answered jobs that were sent."""
+        ...
+
+
+@runtime_checkable
 class LeavesFiles(Protocol):
     """A `Pool` in the run's process that can leave the clients' files to the run.
 

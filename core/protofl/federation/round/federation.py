@@ -144,7 +144,7 @@ class Federation:
     def desk(self) -> Desk:
         """Return what a schedule does with the server and the clients of the trial."""
         arguments = self._server_side, self._stages, self._who
-        return Desk(self.plan, *arguments, self._parked)
+        return Desk(self.plan, self.pool, *arguments, self._parked)
 
     def _build_validation(self) -> None:
         """Check uploads and replies by what the server has learned."""
@@ -196,6 +196,7 @@ class Federation:
             members, everyone = self._who.members, settings.eval_clients == "all"
             chosen = members.numbers(number) if everyone else clients
             totals.unscored = self._who.lost(number, "unscored", [*chosen, *members.unseen])
+            chosen = self._desk.to_evaluate(chosen, last=last or bool(ended))
             self.evaluate_clients(chosen, number, totals)
             totals.add_metrics(figures_of(self.plan.metrics, totals.counts))
             totals.add_domains(self.plan.domains(self.trial))

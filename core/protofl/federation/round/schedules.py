@@ -12,15 +12,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from protofl.errors import UsageError
+from protofl.federation.clients.evaluation import counts_in
 from protofl.federation.jobs import jobs
 from protofl.federation.jobs.jobs import TrainReply
-from protofl.federation.jobs.pool_interface import ClientFiles, Pool
+from protofl.federation.jobs.pool_interface import ClientFiles, Flights, Pool, Presence
 from protofl.federation.plan.plan import Plan
 from protofl.federation.round.participation import Participation
 from protofl.federation.round.round_stages import Stages
 from protofl.federation.round.round_totals import Totals
 from protofl.federation.round.server_side import ServerSide, admit_uploads
 from protofl.federation.time.virtual_clock import VirtualClock
+from protofl.hooks.transport.rules import Fault
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.atomic import ScratchFolder
 
@@ -61,8 +63,12 @@ class Desk:
     A client in flight has downloaded and not yet uploaded. It trains at any time between; its new
     state lies in a file until its upload is accepted.
 
+    In virtual time a schedule calls `downloads` and `train`. In real time it calls `send`, which
+    does not wait, and `arrived`.
+
     Args:
         plan: The run.
+        pool: The hosts.
         side: The server.
         stages: Orders jobs, and tells the user lines.
         who: The clients, and virtual time.
@@ -72,11 +78,13 @@ class Desk:
         plan: The run.
         step: The number of steps of the server so far.
         totals: The totals of the current step.
+        real_time: True if clients train on machines of their own, and there is no virtual time.
     """
 
     def __init__(
         self,
         plan: Plan,
+        pool: Pool,
         side: ServerSide,
         stages: Stages,
         who: Participation,
@@ -86,6 +94,11 @@ class Desk:
         self.step, self.totals = 0, Totals()
         self._scratch = ScratchFolder("protofl-flights-", folder)
         self._files: dict[int, str] = {}
+        self._pool, self._away = pool, set[int]()
+        self._scores: dict[int, tuple[int, jobs.EvaluateReply, Payload]] = {}
+        self._evaluated: dict[int, int] = {}
+        waits = "open_schedule" not in plan.choices["schedule"].hooks  # rounds
+        self.real_time = who.clock is None and isinstance(pool, Flights) and not waits
 
     @property
     def clock(self) -> VirtualClock:
@@ -95,8 +108,10 @@ class Desk:
 
     def begin(self, step: int) -> None:
         """Begin a step of the server, as the run does before `Schedule.collect`."""
-        self.step, self.totals = step, Totals()
+        self.step, self.totals, self._evaluated = step, Totals(), {}
         self._side.begin(step)
+        if self._away:  # they go on
+            self._stages.begin("train", sorted(self._away))
 
     def act(self, uploads: Mapping[int, Payload]) -> None:
         """Run the server's hooks, in a dry run; otherwise the run does so after each step."""
@@ -169,7 +184,7 @@ class Desk:
             file = self._file(client, step)
             unneeded = self._files.pop(client, None) if client in uploads else file
             if unneeded is not None:
-                Path(unneeded).unlink(missing_ok=True)
+                self._remove(unneeded)
             if client in uploads:
                 self._files[client] = file
         return uploads
@@ -183,15 +198,112 @@ class Desk:
             reason: One of `protofl.hooks.transport.rules.REASONS`.
         """
         self.totals.leave_out(client, reason)
-        Path(self._file(client, step)).unlink(missing_ok=True)
+        self._remove(self._file(client, step))
 
     def _training(self, client: int, step: int, blob: bytes, may_fail: bool) -> jobs.Train:
         file = self._file(client, step)
         return jobs.Train(client, step, blob=blob, may_fail=may_fail, may_be_undone=True, file=file)
 
     def _file(self, client: int, step: int) -> str:
-        """Return the file of a client in flight."""
-        return str(self._scratch.file(f"flight-{client:05d}-{step}.safetensors"))
+        """Return the file of a client in flight; in real time a name, of which the pool knows."""
+        name = f"flight-{client:05d}-{step}.safetensors"
+        return name if self.real_time else str(self._scratch.file(name))
+
+    def _remove(self, file: str) -> None:
+        if not self.real_time:
+            Path(file).unlink(missing_ok=True)
+
+    # --- in real time ---------------------------------------------------------------------------
+
+    def reachable(self) -> np.ndarray:
+        """Return the members whose machines are there and have nothing to do, ascending."""
+        assert isinstance(self._pool, Presence) and isinstance(self._pool, Flights)
+        there = {*self._pool.present()}.difference(self._pool.busy())
+        return np.array([c for c in self.members().tolist() if c in there], dtype=np.int64)
+
+    def send(self, clients: Sequence[int]) -> dict[int, bytes]:
+        """Send clients their downloads, with which they train, and return at once.
+
+        A client is evaluated with its download first, as at the end of a round. `to_evaluate` reads
+        these scores.
+
+        Returns:
+            {client: its download}.
+        """
+        assert isinstance(self._pool, Flights)
+        downloads = self.downloads(clients)
+        skip = self.plan.settings.on_lost_client == "skip"
+        for client, blob in sorted(downloads.items()):
+            work: list[jobs.ClientJob] = [self._training(client, self.step, blob, skip)]
+            if self.step:
+                work.insert(0, jobs.Evaluate(client, self.step - 1, blob=blob, may_fail=skip))
+            self._pool.send(work)
+        self._away.update(clients)
+        self._stages.begin("train", sorted(self._away))
+        return downloads
+
+    def arrived(self, seconds: float) -> dict[int, TrainReply | None]:
+        """Return {client: reply of its training, None for a lost client} of flights that ended.
+
+        Args:
+            seconds: How long to wait, at most, until there is one.
+        """
+        assert isinstance(self._pool, Flights)
+        result: dict[int, TrainReply | None] = {}
+        for job, reply in self._pool.arrived(seconds):
+            if isinstance(job, jobs.Evaluate):
+                self._take_score(job, reply)
+                continue
+            flight = jobs.of_client(job)
+            self._away.discard(flight.client)
+            taken = self._stages.take("train", flight, reply, TrainReply, self.totals)
+            result[flight.client] = taken
+        return result
+
+    def _take_score(self, job: jobs.Evaluate, reply: jobs.Reply) -> None:
+        """Keep a client's score until the next evaluation; without an answer the last one stays."""
+        totals = Totals()
+        score = self._stages.take("evaluate", job, reply, jobs.EvaluateReply, totals)
+        self.totals.spend(totals.seconds)
+        if score is None:
+            return
+        try:
+            self._scores[job.client] = job.round + 1, score, counts_in(self.plan, job, score)
+        except Fault as fault:
+            self._stages.leave_unscored(job, fault, totals)
+
+    @property
+    def evaluated(self) -> dict[int, int]:
+        """{client: the version with which it was evaluated} of this step's scores, in real time."""
+        return {c: v for c, v in sorted(self._evaluated.items()) if c not in self.totals.unscored}
+
+    def to_evaluate(self, clients: Sequence[int], *, last: bool) -> list[int]:
+        """Return the clients to evaluate at the end of this step.
+
+        In real time only the last step evaluates clients, and only those that have nothing to do.
+        The others have the scores that came with their last uploads. If there is none yet, nobody
+        is evaluated.
+
+        Args:
+            clients: The clients that count.
+            last: Whether the trial ends here.
+        """
+        if not self.real_time:
+            return [*clients]
+        assert isinstance(self._pool, Presence) and isinstance(self._pool, Flights)
+        there, busy = {*self._pool.present()}, {*self._pool.busy()}
+        asked = [client for client in clients if last and client in there and client not in busy]
+        known = [c for c in clients if c in self._scores and c in there and c not in asked]
+        for client in clients if asked or known else ():
+            if client in asked:
+                self._evaluated[client] = self.step + 1
+            elif client in known:
+                self._evaluated[client], score, counts = self._scores[client]
+                self.totals.add_score(client, score, counts)
+            else:
+                reason = "late" if client in there else "left"
+                self.totals.leave_out(client, reason, stage="evaluate")
+        return asked
 
 
 def check_pool(plan: Plan, pool: Pool) -> None:
@@ -200,8 +312,8 @@ def check_pool(plan: Plan, pool: Pool) -> None:
     Raises:
         UsageError: They keep the clients' files.
     """
-    choice = plan.choices["schedule"]
-    if "open_schedule" in choice.hooks and isinstance(pool, ClientFiles):
+    choice, keeps = plan.choices["schedule"], isinstance(pool, ClientFiles)
+    if "open_schedule" in choice.hooks and keeps and not isinstance(pool, Flights):
         raise UsageError(
             f"--schedule {choice.name}: with --backend {plan.settings.backend} the clients' files "
             "stay on their own machines",
@@ -219,7 +331,16 @@ def check_schedule(plan: Plan) -> None:
     choice = plan.choices["schedule"]
     if "open_schedule" not in choice.hooks:
         return
-    if plan.settings.devices is None:
+    backend = plan.choices.get("backend")
+    if backend is not None and getattr(backend.plugin, "real_time", False):
+        if not getattr(choice.plugin, "real_time", False):
+            raise UsageError(
+                f"--schedule {choice.name} acts in virtual time, and clients of backend "
+                f"{backend.name} are machines of their own",
+                "a schedule for them declares real_time = True",
+                "take --schedule rounds",
+            )
+    elif plan.settings.devices is None:
         raise UsageError(
             f"--schedule {choice.name} acts in virtual time, and this run has none",
             do="choose devices for the clients: --devices NAME, or take --schedule rounds",

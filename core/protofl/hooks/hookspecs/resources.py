@@ -254,8 +254,10 @@ class EngineSpec:
 class BackendSpec:
     """A backend places hosts and carries jobs to them.
 
-    If each of its hosts has a secret that the server does not know (`Host(plan, secret=…)`), it
-    declares ``has_secrets = True``: otherwise the record calls ε simulated.
+    A backend whose clients are machines of their own, and whose pool has `Flights`, declares
+    ``real_time = True``: runs with a schedule then need no devices. If each of its hosts has a
+    secret that the server does not know (`Host(plan, secret=…)`), it declares ``has_secrets =
+    True``: otherwise the record calls ε simulated.
     """
 
     @hookspec(firstresult=True)

@@ -122,6 +122,9 @@ class ScheduleSpec:
     A schedule without hooks is that of rounds: the server asks the participants, waits, and acts.
     Another one decides in virtual time. Each of its steps of the server is a line of the record,
     and counts as a round: of ``--rounds``, of learning rate schedules, and of random streams.
+
+    A schedule that also works in real time, where clients are machines of their own, declares
+    ``real_time = True`` (`Desk.real_time`).
     """
 
     @hookspec(firstresult=True)

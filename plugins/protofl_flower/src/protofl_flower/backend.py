@@ -27,6 +27,7 @@ DEPLOYMENT: ContextVar[Deployment | None] = ContextVar("deployed", default=None)
 class Flower:
     """Clients on the nodes of a federation, through Flower; see: protofl deploy run."""
 
+    real_time = True
     has_secrets = True
 
     class Config(pf.Config):

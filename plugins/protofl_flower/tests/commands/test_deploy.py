@@ -431,6 +431,15 @@ def test_a_clock_that_the_link_refuses_is_named(cli, tmp_path, ahead, words):
     assert re.search(words or f"{link} answers", found.output)
 
 
+def test_a_rehearsal_has_rounds(cli):
+    """Without rounds two runs differ, so a rehearsal would have nothing to compare."""
+    found = cli("deploy", "rehearse", "fedproto", "--models", "cnn4", "--schedule", "buffered")
+    assert found.exit_code == 2
+    words = " ".join(found.output.split())
+    assert "--schedule buffered: a rehearsal compares every bit with a simulation" in words
+    assert "protofl deploy run --schedule buffered" in words
+
+
 @needs_flower
 @pytest.mark.slow
 def test_a_rehearsal_with_flower_equals_local(tmp_path):

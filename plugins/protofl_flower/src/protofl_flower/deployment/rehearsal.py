@@ -17,6 +17,9 @@ from protofl_flower.deployment.federation_file import Federation, Site
 from protofl_flower.deployment.link import make_federation, running_link, submit
 from protofl_flower.deployment.node_process import make_node, running_node
 
+ROUNDS = "rounds"
+"""The schedule whose runs can be compared."""
+
 TIMES = ("seconds", "time")
 """Values of a record's line that differ between equal runs."""
 
@@ -40,8 +43,16 @@ def rehearse(
         What was compared, in words.
 
     Raises:
+        UsageError: The run has no rounds.
         RunFailure: The runs differ, or one failed.
     """
+    schedule = str(options.get("schedule") or options.get("timing") or ROUNDS)
+    if schedule != ROUNDS:
+        raise pf.UsageError(
+            f"--schedule {schedule}: a rehearsal compares every bit with a simulation, and without "
+            "rounds the order in which uploads arrive differs from run to run",
+            do="rehearse with rounds, then start: protofl deploy run --schedule " + schedule,
+        )
     programs.program("flower-superlink")
     secretive: list[str] = []
 

@@ -21,12 +21,13 @@ class Versions:
 
     def __init__(self) -> None:
         self._now: dict[int, str] = {}
+        self._flown: dict[int, tuple[str, str]] = {}
         self._before: dict[int, str] = {}
         self._names: dict[str, str] = {}
 
     def start(self, files: Mapping[int, str], checks: Mapping[int, Sequence[int]]) -> None:
         """Start a trial, in which some clients have files: their names, lengths and CRC-32."""
-        self._before, self._now = {}, {}
+        self._before, self._now, self._flown = {}, {}, {}
         for client, name in files.items():
             self._names[name] = self._now[client] = version_of(*checks[client])
 
@@ -37,15 +38,23 @@ class Versions:
     def begin(self, client: int) -> None:
         """Note that a client is to train: an `Undo` takes no earlier training back."""
         self._before.pop(client, None)
+        self._flown.pop(client, None)
 
     def trained(self, client: int, version: str) -> None:
         """Note that a client has trained."""
         self._before[client] = self.now(client)
         self._now[client] = version
 
+    def flown(self, client: int, file: str, version: str) -> None:
+        """Note that a client in flight has trained; a `Load` of the file makes it count."""
+        self._flown[client] = file, version
+
     def answer(self, header: Mapping[str, Any]) -> pf.backends.Reply:
-        """Do a job that needs no node: save or undo."""
+        """Do a job that needs no node: save, undo, or load what a client in flight has become."""
         client, kind = header["client"], header["kind"]
+        if kind == "Load" and self._flown.get(client, ("",))[0] == header["path"]:
+            self._now[client] = self._flown.pop(client)[1]
+            return pf.backends.Reply()
         if kind == "Undo":
             if client in self._before:
                 self._now[client] = self._before.pop(client)
@@ -69,6 +78,7 @@ class Versions:
         client_set = {*clients}
         versions = {self.now(client) for client in client_set}
         versions |= {self._before.get(client, "") for client in client_set}
+        versions |= {self._flown.get(client, ("", ""))[1] for client in client_set}
         names = {
             name: v for name, v in self._names.items() if int(name.split("-")[1]) in client_set
         }

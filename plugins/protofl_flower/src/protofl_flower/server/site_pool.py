@@ -26,7 +26,7 @@ from protofl_flower.server.node_reports import (
     one_line,
     reason_of,
 )
-from protofl_flower.server.polling import answers
+from protofl_flower.server.polling import FIRST, answers
 
 REASONS = {1: "failed", 2: "failed", 3: "deadline", 4: "deadline", 5: "left", 6: "failed"}
 REASONS |= {8: "failed"}
@@ -51,6 +51,23 @@ class BackendOptions(Protocol):
 
 
 @dataclass
+class SentJobs:
+    """Jobs of a client in flight.
+
+    Attributes:
+        site: The client's site.
+        jobs: The jobs.
+        since: When they were sent.
+        again: Whether they were sent again with the plan.
+    """
+
+    site: Site
+    jobs: Sequence[pf.backends.Job]
+    since: float
+    again: bool = False
+
+
+@dataclass
 class SitePool:
     """The nodes of a federation, as the hosts of a run.
 
@@ -71,6 +88,10 @@ class SitePool:
     config: BackendOptions
     _known: set[str] = field(default_factory=set)
     _notes: Counter[str] = field(default_factory=Counter)
+    _sent: dict[str, SentJobs] = field(default_factory=dict)
+    _lost_at_once: list[tuple[pf.backends.Job, pf.backends.Reply]] = field(default_factory=list)
+    _quiet: tuple[float, float] = (0.0, FIRST)
+    """Since when nobody has answered, and after how many seconds a line says so."""
 
     def __post_init__(self) -> None:
         self.report: Callable[[str], None] = lambda line: None
@@ -97,6 +118,7 @@ class SitePool:
         header = job.header()
         if header["kind"] == "StartTrial":
             self._trial = header["trial"]
+            self._sent, self._lost_at_once = {}, []
             self._versions.start(header["files"], header["checks"])
 
     def present(self) -> set[int]:
@@ -133,6 +155,75 @@ class SitePool:
 
     def close(self) -> None:
         """Do nothing: nodes outlive the run."""
+
+    # --- clients in flight ----------------------------------------------------------------------
+
+    def send(self, jobs: Sequence[pf.backends.Job]) -> None:
+        """Send a client its jobs in one message, and return at once."""
+        client = jobs[-1].header()["client"]
+        self._versions.begin(client)
+        self._send_off(SentJobs(self._home[client], jobs, time.monotonic()))
+
+    def busy(self) -> set[int]:
+        """Return the clients of nodes that have not answered jobs which `send` has sent."""
+        return {client for sent in self._sent.values() for client in sent.site.clients}
+
+    def arrived(self, seconds: float) -> list[tuple[pf.backends.Job, pf.backends.Reply]]:
+        """Return jobs that are done, or lost; wait until there is one, at most ``seconds``.
+
+        Raises:
+            RunFailure: A client is lost, and the run does not go on without it.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            result, self._lost_at_once = self._lost_at_once, []
+            transport = self.deployment.transport
+            for delivery in transport.receive([*self._sent]) if self._sent else ():
+                if delivery.ticket in self._sent:
+                    result += self._landed(self._sent.pop(delivery.ticket), delivery)
+            now, limit = time.monotonic(), self.config.deadline
+            late = [t for t, sent in self._sent.items() if limit and now - sent.since > limit]
+            for sent in map(self._sent.pop, late):
+                explanation = f"no reply within {limit:g} s"
+                result += self._lost(sent.site, sent.jobs, "deadline", explanation)
+            self._say_who_is_waited_for(now, answered=bool(result))
+            if result or now >= end:
+                return result
+            time.sleep(min(self.config.poll, end - now))
+
+    def _say_who_is_waited_for(self, now: float, *, answered: bool) -> None:
+        """Name the nodes with clients in flight, if none has answered for a while."""
+        since, after = self._quiet
+        if answered or not self._sent or not since:
+            self._quiet = now, FIRST
+        elif now - since > after:
+            names = ", ".join(sent.site.name for sent in self._sent.values())
+            self.report(f"waiting for {names} to answer: {now - since:.0f} s")
+            self._quiet = since, 2 * after
+
+    def _landed(
+        self, sent: SentJobs, delivery: Delivery
+    ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
+        """Yield the replies of a client in flight; a node that lost its plan gets it again."""
+        if not self._lacks_plan(delivery):
+            yield from self._taken(sent.site, sent.jobs, delivery)
+            return
+        self._known.discard(sent.site.name)
+        if sent.again:
+            yield from self._lost(sent.site, sent.jobs, "failed", "it asks for the plan again")
+            return
+        sent.again = True
+        self._send_off(sent)
+
+    def _send_off(self, sent: SentJobs) -> None:
+        """Send jobs; clients of a node that is not there are lost."""
+        site, nodes = sent.site, self.deployment.transport.nodes()
+        ticket = self._send(nodes[site.key], site, sent.jobs) if site.key in nodes else ""
+        if ticket:
+            self._sent[ticket] = sent
+            return
+        explanation = "Flower refused its message" if site.key in nodes else "it is not online"
+        self._lost_at_once += self._lost(site, sent.jobs, "left", explanation)
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -364,7 +455,10 @@ class SitePool:
         elif train:
             if not answer.version:
                 raise MalformedMessage("version is empty, and the client has trained")
-            self._versions.trained(client, answer.version)
+            if asked["file"]:
+                self._versions.flown(client, asked["file"], answer.version)
+            else:
+                self._versions.trained(client, answer.version)
         return reply
 
     def _named(self, site: Site, notes: Sequence[str]) -> list[str]:
