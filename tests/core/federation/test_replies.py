@@ -196,6 +196,7 @@ def test_numbers_of_samples_are_those_of_the_split(what):
 COUNTS = {
     "another shape": (torch.ones(3, 3).double(), "'confusion' of shape [3, 3], expected [4, 4]"),
     "another type": (torch.ones(4, 4), "'confusion' as torch.float32, expected float64"),
+    "huge ones": (torch.ones(4, 4).double() * 1e9, "'confusion' with 1.67e+08 per sample"),
 }
 
 
@@ -212,10 +213,10 @@ def test_counts_that_can_not_be_summed_make_a_client_unscored(what):
     assert words in next(event.text for event in told if isinstance(event, pf.events.Note))
 
 
-def test_losses_of_nan_are_left_out_of_the_mean():
+def test_losses_that_would_decide_the_mean_are_left_out_of_it():
     """The uploads count; with --on-bad-upload stop the mean shows that a client diverged."""
     given = {"on_bad_upload": "skip", "rounds": 3}
-    lies = {1: {"sums": {"ce": torch.nan}}}
+    lies = {1: {"sums": {"ce": torch.nan}}, 2: {"sums": {"ce": 1e300}}}
     told, honest = [], federation(Train, {99: {}}, "local", **given)
     found = federation(Train, lies, "local", told=told.append, **given)
     for number in range(3):
@@ -227,6 +228,7 @@ def test_losses_of_nan_are_left_out_of_the_mean():
         "client 2 reports a ce loss of NaN or infinity in round 1: train_loss is without it"
         in notes
     )
+    assert any("a ce loss of 5.56e+298 per sample" in note for note in notes)
 
 
 def test_behind_the_upload_and_at_checkpoints_it_stops_the_run_too(tmp_path):

@@ -14,6 +14,7 @@ from protofl.federation.jobs.jobs import Evaluate, EvaluateReply
 from protofl.federation.plan.plan import Plan
 from protofl.functional.precision import has_float64
 from protofl.hooks.plugin.members import Choice
+from protofl.hooks.transport.outliers import outliers
 from protofl.hooks.transport.rules import Fault
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.client_state import ClientState
@@ -92,6 +93,10 @@ def figures_of(metrics: Sequence[Choice], clients: Mapping[int, Payload]) -> dic
         )
         for name in names
     }
+
+
+FAR = 100.0
+"""Largest ratio of a client's counts per sample to the median over clients, or to 1."""
 
 
 def counts_in(plan: Plan, job: Evaluate, reply: EvaluateReply) -> Payload:
@@ -177,10 +182,11 @@ def _check_features(plan: Plan, features: Tensor, labels: Tensor, most: int) -> 
 def odd_counts(
     metrics: Sequence[Choice],
     clients: Mapping[int, Payload],
+    samples: Mapping[int, int],
     num_classes: int,
     task: Task = CLASSIFICATION,
 ) -> dict[int, Fault]:
-    """Return the faults of counts that have another shape or no value.
+    """Return the faults of counts that have another shape, no value, or decide a sum over clients.
 
     Counts of NaN or infinity, of a model that diverged, are removed in place: the figure is without
     the client.
@@ -188,6 +194,7 @@ def odd_counts(
     Args:
         metrics: The run's metrics.
         clients: {client: what it counts}.
+        samples: {client: its test samples}.
         num_classes: C.
         task: The task.
     """
@@ -200,6 +207,7 @@ def odd_counts(
     for name in dict.fromkeys(name for counts in clients.values() for name in counts):
         counts = {c: payload[name] for c, payload in clients.items() if name in payload}
         shape = usual_counts[name].shape
+        scales = {}
         for client, tensor in counts.items():
             if tensor.shape != shape:
                 detail = f"of shape {list(tensor.shape)}, expected {list(shape)}"
@@ -212,6 +220,13 @@ def odd_counts(
                 _value(metrics_by_name[name], tensor)
             except RunFailure as error:
                 faults.setdefault(client, Fault(name, "figures", f"without a value: {error.what}"))
+                continue
+            largest = float(tensor.abs().max()) if tensor.numel() else 0.0
+            scales[client] = largest / max(samples[client], 1)
+        for client, (scale, usual) in outliers(scales, FAR).items():
+            if scale > FAR:  # a median may be tiny
+                detail = f"with {scale:.3g} per sample, those of others have about {usual:.3g}"
+                faults.setdefault(client, Fault(name, "norm", detail))
     return faults
 
 

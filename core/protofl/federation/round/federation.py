@@ -327,7 +327,8 @@ class Federation:
                     predictions.take(client, counts)
                 totals.add_score(client, reply, counts)
         if skip:
-            arguments = self.plan.metrics, totals.counts, self.plan.info.num_classes
+            tests = {client: count for client, (_, count) in totals.scores.items()}
+            arguments = self.plan.metrics, totals.counts, tests, self.plan.info.num_classes
             for client, odd in odd_counts(*arguments, self.plan.data.task).items():
                 lost = jobs.Evaluate(client, number, may_fail=True)
                 self._stages.leave_unscored(lost, odd, totals)

@@ -23,8 +23,10 @@ from protofl.federation.round.known_sizes import KnownSizes
 from protofl.federation.round.round_stages import Stages
 from protofl.federation.round.round_totals import Totals, measured
 from protofl.hooks.models.optimisers import Groups, make_optimizer
+from protofl.hooks.transport.outliers import outliers, unusual_norms
 from protofl.hooks.transport.payload_validation import UploadValidation
 from protofl.hooks.transport.rules import (
+    Fault,
     diverged,
     expect_finite,
     refused_upload,
@@ -94,11 +96,21 @@ class ServerSide:
         limits = settings.upload_limit, settings.upload_bound
         codec, dry = self._plan.composition.upload, state.dry
         inspect = partial(self._plan.composition.lifecycle, "check_upload")
-        self.sizes = KnownSizes(self._plan, self._trial)
+        self.sizes = KnownSizes(self._plan, self._trial, state.learned)
         arguments = state.info, declared, state.learned, limits, codec, self.view
         self.validation = UploadValidation(
-            *arguments, dry=dry, inspect=inspect, together=self.sizes.faults
+            *arguments, dry=dry, inspect=inspect, together=self._faults
         )
+
+    def _faults(self, uploads: Mapping[int, Payload]) -> dict[int, Fault]:
+        """Return the faults of uploads beside what is known of their clients, and each other.
+
+        Norms are compared if bad uploads are left out. Simulated attacks are for the defences.
+        """
+        settings, result = self._plan.settings, self.sizes.faults(uploads)
+        if settings.on_bad_upload == "skip" and not settings.malicious and not self.state.dry:
+            result |= unusual_norms({c: u for c, u in uploads.items() if c not in result})
+        return result
 
     @property
     def view(self) -> Server:
@@ -265,7 +277,8 @@ def admit_uploads(
 ) -> dict[int, Payload]:
     """Return the accepted uploads; a bad upload makes its client absent or stops the run.
 
-    If bad uploads are left out, so are losses of NaN and infinity.
+    If bad uploads are left out, so are losses that nothing can be compared with: NaN, infinity, and
+    means far above those of the other clients.
 
     Args:
         replies: {client: what its training came to}.
@@ -281,6 +294,8 @@ def admit_uploads(
     start = time.perf_counter()
     blobs = {client: reply.blob for client, reply in replies.items()}
     uploads, faults = side.validation.admit(blobs, plan.device)
+    faults |= side.sizes.first_faults({client: replies[client] for client in uploads})
+    uploads = {client: upload for client, upload in uploads.items() if client not in faults}
     totals.spend({"payload": time.perf_counter() - start})
     for client, upload in uploads.items():
         upload.version = number
@@ -298,7 +313,7 @@ def admit_uploads(
 def book_losses(
     replies: Mapping[int, TrainReply], number: int, totals: Totals, plan: Plan, stages: Stages
 ) -> None:
-    """Add the losses of clients to the totals; if bad uploads are left out, without NaN.
+    """Add the losses of clients to the totals; if bad uploads are left out, without odd ones.
 
     Args:
         replies: {client: what its training came to}.
@@ -307,18 +322,38 @@ def book_losses(
         plan: The run.
         stages: Tells the user lines.
     """
+    odd = odd_losses(replies) if plan.settings.on_bad_upload == "skip" else {}
     for client, reply in replies.items():
-        terms = diverged(reply.sums)
-        for term in terms:
+        for term in diverged(reply.sums):
             stages.note(f"client {client}: its {term} loss is NaN or infinite")
-        if terms and plan.settings.on_bad_upload == "skip":
-            stages.note(
-                f"client {client} reports a {terms[0]} loss of NaN or infinity in round {number}: "
-                "train_loss is without it"
-            )
+        if client in odd:
+            description = f"client {client} reports {odd[client]} in round {number}"
+            stages.note(f"{description}: train_loss is without it")
         else:
             totals.add_losses(reply)
 
+
+def odd_losses(replies: Mapping[int, TrainReply]) -> dict[int, str]:
+    """Return the losses that would decide the mean over clients: {client: in words}."""
+    result = {
+        client: f"a {terms[0]} loss of NaN or infinity"
+        for client, reply in replies.items()
+        if (terms := diverged(reply.sums))
+    }
+    each: dict[str, dict[int, float]] = {}
+    for client, reply in replies.items():
+        for term, total in reply.sums.items() if client not in result else ():
+            each.setdefault(term, {})[client] = abs(total) / max(reply.samples, 1)
+    for term, means in each.items():
+        for client, (mean, usual) in outliers(means, FAR_LOSS).items():
+            if mean > FAR_LOSS:  # a median may be tiny
+                description = f"a {term} loss of {mean:.3g} per sample, others of about {usual:.3g}"
+                result.setdefault(client, description)
+    return result
+
+
+FAR_LOSS = 1000.0
+"""Largest ratio of a client's mean loss to the median over clients."""
 
 CHUNK = 128
 """Samples that are scored together; rounding depends on it, so it is fixed."""

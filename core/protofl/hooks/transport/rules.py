@@ -34,6 +34,7 @@ RULES = {
     "figures": "counts are 0 to 2^40, right ones at most all, all those that the client has, "
     "seconds 0 to 1e9, sums by loss term",
     "bound": "no number is larger than --upload-bound allows",
+    "norm": "its numbers are not far larger than those of most clients (with --on-bad-upload skip)",
     "method": "the method's own check accepts it",
 }
 """{rule: its requirement in words}, for the line below an error."""

@@ -265,6 +265,31 @@ def test_a_plan_with_privacy_is_refused_by_a_node_that_has_told_counts(
 
 
 @pytest.mark.slow
+def test_a_node_that_tells_nothing_can_claim_no_more_than_at_first(tmp_path, files, capsys):
+    """Its first number may not be far above the others', and later ones not above the first."""
+    there = nodes_of(tmp_path, files, tell="nothing")
+    honest, factors = there["b"], {0: 10**5, 2: 2}
+
+    def respond(text, blobs):
+        answer, found = honest.respond(text, blobs)
+        asked = json.loads(text).get("jobs")
+        header = asked[0]["header"] if asked else {"kind": ""}
+        if header["kind"] == "Train" and header["round"] in factors:
+            payload = pf.Payload(pf.Payload.from_bytes(found[0]))
+            payload["counts"] = payload["counts"] * factors[header["round"]]
+            found = [payload.to_bytes()]
+        return answer, found
+
+    there["b"] = SimpleNamespace(respond=respond)
+    options = QUICK | {"on_bad_upload": "skip", "progress": True, "out": tmp_path / "run"}
+    run, _ = deployed(there, **options)
+    assert [row.absent for row in run.record] == [{"1": "skipped"}, {}, {"1": "skipped"}, {}]
+    said = capsys.readouterr().err
+    assert "client 1 sent 'counts' with 20000000 samples; the usual number is 58" in said
+    assert "client 1 sent 'counts' with 400 samples, it has at most 200 in round 2" in said
+
+
+@pytest.mark.slow
 def test_a_site_that_never_comes_and_one_that_is_lost_equal_their_simulation(tmp_path, files):
     sites = [*SITES, Site("island", "d", (3,))]
     fates = {("b", 1, "before_upload"): "lost after work", ("a", 2, "Evaluate"): 5}
