@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from protofl.errors import ProtoflError, RunFailure, UsageError
     from protofl.federation import backends, events, models
     from protofl.federation.round import schedules
-    from protofl.hooks.hookspecs import HOOKSPEC_VERSION, hookimpl
+    from protofl.hooks.hookspecs import hookimpl
     from protofl.hooks.views.batch import Batch, LossData, Output, Terms, per_step
     from protofl.hooks.views.client import Client, Learner
     from protofl.hooks.views.run_info import Phase, RunInfo, TrackedRun
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     # plugins, and what their hooks see, exchange and build
-    "protofl.hooks.hookspecs": "hookimpl HOOKSPEC_VERSION",
+    "protofl.hooks.hookspecs": "hookimpl",
     "protofl.system.options.plugin_options": "Config VariantConfig Deviation Field",
     "protofl.hooks.views.client": "Client Learner",
     "protofl.hooks.views.server": "Server",
@@ -114,7 +114,6 @@ _MODULES = {
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()} | _MODULES
 
 __all__ = [
-    "HOOKSPEC_VERSION",
     "Batch",
     "Client",
     "Config",

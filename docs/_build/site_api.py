@@ -16,10 +16,6 @@ from site_text import prose
 
 PAGE = "python.md"
 ALIASES = {
-    "HOOKSPEC_VERSION": (
-        "The version of the hooks, `MAJOR.MINOR`. A plugin states the version that it "
-        "needs in `requires_hookspec` ([compatibility](compatibility.md))."
-    ),
     "LossData": (
         "The type that `before_training` returns and `local_loss` receives: a mapping of "
         "names to tensors, numbers, strings, None, or mappings, lists and tuples of them."
@@ -116,7 +112,7 @@ TYPES = (
     "protofl.federation.jobs.pool_interface.ClientFiles",
     "protofl.federation.jobs.pool_interface.AsynchronousPool",
     "protofl.federation.jobs.pool_interface.Presence",
-    "protofl.federation.time.virtual_clock.Clock",
+    "protofl.federation.time.virtual_clock.VirtualClock",
     "protofl.federation.time.device_model.Moment",
     "protofl.system.secret_stream.SecretStream",
     "protofl.hooks.views.run_info.ClientCard",

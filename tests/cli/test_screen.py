@@ -76,20 +76,20 @@ def screen(monkeypatch):
     return screen
 
 
-def test_the_bar_is_over_steps(screen):
+def test_the_bar_is_over_clients(screen):
     screen(events.RoundStarted(0, 0))
-    screen(events.StageStarted("train", 8, 200))
-    screen(events.StepsDone("train", 50, 200, 0.1))
+    screen(events.StageStarted("train", 8))
     screen(events.ClientDone("train", 3))
+    screen(events.ClientDone("train", 1))
     assert screen._bar.lines == [
         ("round 1/2", "set-up 0:00", None),
-        ("round 1/2", "training 0/200 steps 0:00", 0.0),
-        ("round 1/2", "training 50/200 steps 0:00", 0.25),
-        ("round 1/2", "training 50/200 steps 0:00", 0.25),
+        ("round 1/2", "training 0/8 clients 0:00", 0.0),
+        ("round 1/2", "training 1/8 clients 0:00", 0.125),
+        ("round 1/2", "training 2/8 clients 0:00", 0.25),
     ]
 
 
-def test_stages_without_steps_tell_how_long_they_take(screen, monkeypatch):
+def test_stages_without_clients_tell_how_long_they_take(screen, monkeypatch):
     screen._spent = [30.0]
     screen(events.RoundStarted(0, 1))
     screen(events.StageStarted("server", 0))
@@ -100,21 +100,21 @@ def test_stages_without_steps_tell_how_long_they_take(screen, monkeypatch):
     assert screen._bar.lines[1:] == [
         ("round 2/2", "server step 0:00  0:06 left", None),
         ("round 2/2", "server step 0:07  0:00 left", None),
-        ("round 2/2", "saving 0/8 clients 0:00  0:00 left", None),
-        ("round 2/2", "saving 1/8 clients 0:00  0:00 left", None),
+        ("round 2/2", "saving 0/8 clients  0:00 left", 0.0),
+        ("round 2/2", "saving 1/8 clients  0:00 left", 0.125),
     ]
 
 
 def test_time_left_is_known_from_the_first_round_s_part(screen, monkeypatch):
     screen(events.RoundStarted(0, 0))
-    screen(events.StageStarted("train", 8, 200))
+    screen(events.StageStarted("train", 2))
     monkeypatch.setattr("protofl_cli.screens.screen.time", SimpleNamespace(monotonic=lambda: 140.0))
-    screen(events.StepsDone("train", 20, 200, 0.5))
+    screen(events.ClientDone("train", 1))
     # Half of training is 0.4 of a round, which took 40 seconds: 1.6 rounds are left.
-    assert screen._bar.lines[-1] == ("round 1/2", "training 20/200 steps  2:40 left", 0.1)
+    assert screen._bar.lines[-1] == ("round 1/2", "training 1/2 clients  2:40 left", 0.5)
 
 
-def test_the_accuracy_stands_beside_the_steps(screen):
+def test_the_accuracy_stands_beside_the_clients(screen):
     row = {"seconds": {"total": 1, "train": 1, "setup": 0, "evaluate": 1}, "round": 0}
     for number, accuracy in enumerate((0.5, 0.25)):
         screen(events.RoundStarted(0, number))
@@ -151,9 +151,8 @@ def test_a_quiet_screen_shows_nothing(screen, capsys):
     screen.loading("fedsa · htfe8 · digits")
     screen(events.DryRunStarted())
     screen(events.RoundStarted(0, 0))
-    screen(events.StageStarted("train", 8, 200))
+    screen(events.StageStarted("train", 8))
     assert (screen._bar.lines, screen._bar.printed, capsys.readouterr().out) == ([], [], "")
-    assert not events.follows_steps(screen)
 
 
 @pytest.mark.parametrize("sign", ["\x1b[31m", "\x07", "\u202e", "\x9b"])
@@ -198,7 +197,7 @@ def test_a_round_that_is_saved_during_the_next_one_has_its_own_time(screen, monk
     at(130.0)
     screen(events.RoundStarted(0, 1))
     at(132.0)
-    screen(events.StageStarted("train", 8, 200))
+    screen(events.StageStarted("train", 8))
     screen(events.RoundDone(Row({**row, "round": 0, "test_accuracy": 0.5})))
     assert screen._bar.printed[-1].startswith("round 1/2: accuracy 50.0% (best), loss 0.500, 30")
     assert screen._label == "round 2/2"

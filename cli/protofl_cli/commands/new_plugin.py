@@ -200,7 +200,7 @@ def render_files(kind: str, name: str, samples: str = "image") -> dict[str, str]
         name: Name of the plugin.
         samples: Kind of samples of a data set or a model group.
     """
-    from protofl import HOOKSPEC_VERSION, __version__
+    from protofl import __version__
     from protofl.hooks.discovery.kinds import KINDS as GROUPS
 
     package = f"protofl_{name.replace('-', '_')}"
@@ -219,7 +219,6 @@ def render_files(kind: str, name: str, samples: str = "image") -> dict[str, str]
         "Contract": f"{kind.title().replace('-', '')}Contract",
         "run": run_command(kind, name, samples),
         "show": f"{name} --help" if kind == "command" else f"show {kind}/{name}",
-        "hookspec": HOOKSPEC_VERSION,
         "release": ".".join(__version__.split(".")[:2]),
     }
     files = {

@@ -67,11 +67,6 @@ class EventLines:
         self._folder: RunFolder | None = None
         self._begun = False
 
-    @property
-    def follows_steps(self) -> bool:
-        """True if steps are counted; the lines do not need them."""
-        return events.follows_steps(self._progress)
-
     def __enter__(self) -> EventLines:
         return self
 

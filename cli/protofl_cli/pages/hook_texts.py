@@ -32,7 +32,6 @@ WHEN = {
         "server_aggregate": "on the server, after the uploads of a round; not without uploads",
         "server_train": "on the server, after server_aggregate",
         "inference": "on a client, at its evaluation, for each batch of its test samples",
-        "score_client": "on a client, at its evaluation, after inference",
         "global_models": "on the server, at the end of an evaluated round, if the run has global "
         "test samples",
         "end_round": "on the server, at the end of every round",
@@ -146,13 +145,6 @@ def encode_upload(self, client, payload):
 def decode_upload(self, server, client_id, payload, form):
     """Restore float32."""
     return pf.Payload({k: v.float() if v.dtype == torch.float16 else v for k, v in payload.items()})
-''',
-    ("method", "score_client"): '''
-@pf.hookimpl
-def score_client(self, client, scores, labels):
-    """Record the mean difference of the best and the second score."""
-    best = scores.topk(2, dim=1).values
-    return {"lead": (best[:, 0] - best[:, 1]).mean()}
 ''',
     ("method", "receive_uploads"): '''
 @pf.hookimpl

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 ALL = "all"
 """Key of the line about all runs."""
 
-TRAINING_SHARE = 0.8
-"""Approximate share of training in the time of a round."""
-
 LONGEST = 44
 """Largest number of characters of a run's name."""
 
@@ -35,13 +32,12 @@ class _Going:
     rounds: int = 0
     done: int = 0
     before: int = 0
-    within: float = 0.0
     last: float | None = None
     best: float | None = None
 
     @property
     def share(self) -> float:
-        return min(1.0, (self.done + self.within) / self.rounds) if self.rounds else 0.0
+        return min(1.0, self.done / self.rounds) if self.rounds else 0.0
 
 
 class BatchScreen:
@@ -93,8 +89,6 @@ class BatchScreen:
             case events.RunPlanned():
                 going = self._going[event.batch_run]
                 going.rounds, going.before = event.rounds * event.trials, event.done
-            case events.OfRun(batch_run, of_rounds.StepsDone(share=share)):
-                self._going[batch_run].within = TRAINING_SHARE * share
             case events.OfRun(batch_run, of_rounds.RoundDone(row)):
                 self._row(self._going[batch_run], row)
             case events.OfRun(batch_run, of_rounds.Note(text)):
@@ -134,7 +128,7 @@ class BatchScreen:
     @staticmethod
     def _row(going: _Going, row: Row) -> None:
         accuracy = row.test_accuracy
-        going.done, going.within = going.done + 1, 0.0
+        going.done += 1
         if accuracy is not None:
             going.last, going.best = accuracy, max(accuracy, going.best or 0.0)
 
@@ -190,8 +184,7 @@ class BatchScreen:
         finished = self._weight_done
         for batch_run, going in self._going.items():
             if going.rounds > going.before:
-                share = going.done + going.within - going.before
-                share /= going.rounds - going.before
+                share = (going.done - going.before) / (going.rounds - going.before)
                 finished += max(0.0, share) * self._weights.get(batch_run, usual)
         if finished <= 0 or finished >= whole:
             return ""

@@ -56,7 +56,6 @@ class Screen:
         self._trial, self._round = 0, 0
         self._label, self._doing, self._stage = "", "", ""
         self._jobs, self._done = 0, 0
-        self._steps, self._steps_done, self._share = 0, 0, 0.0
         self._begin = self._moved = self._said = self._entered = time.monotonic()
         self._spent: list[float] = []
         self._before = 0.0
@@ -67,11 +66,6 @@ class Screen:
         self._ended = threading.Event()
         self._ticking: threading.Thread | None = None
         self._lock = threading.RLock()
-
-    @property
-    def follows_steps(self) -> bool:
-        """True if steps are shown."""
-        return not self.quiet
 
     def __enter__(self) -> Screen:
         if not self.quiet:
@@ -111,10 +105,6 @@ class Screen:
                     self._round_started(event.trial, event.round)
                 case events.StageStarted():
                     self._enter_stage(event)
-                case events.StepsDone():
-                    self._steps_done, self._steps = event.done, event.steps
-                    self._share = event.share
-                    self._draw()
                 case events.ClientDone():
                     self._done += 1
                     self._draw()
@@ -166,14 +156,13 @@ class Screen:
         """Show a stage of a round."""
         self._stage, self._doing = event.stage, STAGES.get(event.stage, event.stage)
         self._jobs, self._done = event.jobs, 0
-        self._steps, self._steps_done, self._share = event.steps, 0, 0.0
         self._entered = time.monotonic()
         self._draw()
 
     def _enter(self, label: str, doing: str) -> None:
-        """Show the start of a round, or of work without steps."""
+        """Show the start of a round, or of work without clients."""
         self._label, self._doing, self._stage = label, doing, ""
-        self._jobs = self._steps = 0
+        self._jobs = self._done = 0
         self._begin = self._said = self._entered = time.monotonic()
         self._draw()
 
@@ -223,23 +212,21 @@ class Screen:
         return False
 
     def _draw(self) -> None:
-        """Draw the live line: steps of a stage, time left and accuracy."""
+        """Draw the live line: clients of a stage, time left and accuracy."""
         if self.quiet or not self._label or not self._bar.live:
             return
         parts, left = [self._work()], self._time_left(self._within())
-        if not self._steps or not left:  # otherwise nothing would move
+        if not self._jobs or not left:  # otherwise nothing would move
             parts[0] += f" {clock(time.monotonic() - self._entered)}"
         parts += [f"{left} left"] if left else []
         if self._last is not None and self._best is not None:
             parts.append(f"acc {self._last:.1%}")
             parts[-1] += f", best {self._best[0]:.1%}" if self._best[0] > self._last else ""
-        share = self._steps_done / self._steps if self._steps else None
+        share = self._done / self._jobs if self._jobs else None
         self._bar.show(self._label, "  ".join(parts), share)
 
     def _work(self) -> str:
         """Return the current work, and how much of it is done."""
-        if self._steps:
-            return f"{self._doing} {self._steps_done}/{self._steps} steps"
         if self._jobs:
             return f"{self._doing} {self._done}/{self._jobs} clients"
         return self._doing
@@ -253,10 +240,11 @@ class Screen:
 
     def _within(self) -> float:
         """Return the finished share of the round."""
+        share = self._done / self._jobs if self._jobs else 0.0
         if self._stage == "train":
-            return self._share * self._training
+            return share * self._training
         if self._stage == "evaluate":
-            return self._training + self._share * (1 - self._training)
+            return self._training + share * (1 - self._training)
         return {"server": self._training, "checkpoint": 1.0}.get(self._stage, 0.0)
 
     def _time_left(self, share: float) -> str:

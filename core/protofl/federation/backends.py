@@ -3,7 +3,7 @@
 Public as ``protofl.backends``.
 """
 
-from protofl.errors import HostFailure, NotReplayable, device_is_full
+from protofl.errors import HostFailure, NotReplayable
 from protofl.federation.clients.host import Host
 from protofl.federation.clients.step_trace import StepTrace
 from protofl.federation.clients.train_job import TrainJob
@@ -30,7 +30,6 @@ __all__ = [
     "SaveReply",
     "StepTrace",
     "TrainJob",
-    "device_is_full",
     "fresh_interpreter",
     "has_streams",
     "installed_transforms",

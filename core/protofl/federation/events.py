@@ -1,7 +1,7 @@
 """Events of a run: `pf.run(progress=…)` is called with each of them.
 
 Order: ``Planned``, ``DryRunStarted``, ``FolderMade``; in every round ``RoundStarted``,
-``StageStarted`` with its ``StepsDone`` and ``ClientDone``, and ``RoundDone``; at the end
+``StageStarted`` with its ``ClientDone``, and ``RoundDone``; at the end
 ``Finished``. A ``Note`` may come at any time. A resumed run makes no folder, and has a dry run
 only if further trials start.
 """
@@ -29,7 +29,6 @@ __all__ = [
     "RoundDone",
     "RoundStarted",
     "StageStarted",
-    "StepsDone",
 ]
 
 
@@ -80,32 +79,10 @@ class StageStarted(Event):
         stage: ``train``, ``server``, ``evaluate`` or ``checkpoint``; with a phase after the
             server's step, ``train`` twice.
         jobs: Clients that are to do it; 0 for the server's step.
-        steps: Mini-batches that there are to do, as far as it is known; 0 where none are counted.
     """
 
     stage: str
     jobs: int
-    steps: int = 0
-
-
-@dataclass(frozen=True)
-class StepsDone(Event):
-    """Mini-batches of a stage are done; sent a few times a second, and when a client is done.
-
-    A backend that does not report steps counts all mini-batches of a client when it is done.
-
-    Attributes:
-        stage: ``train`` or ``evaluate``.
-        done: Mini-batches that are done, of all clients.
-        steps: Mini-batches that there are to do.
-        share: Share of the stage's work that is done, 0 to 1: mini-batches by the FLOPs of the
-            client's architecture.
-    """
-
-    stage: str
-    done: int
-    steps: int
-    share: float
 
 
 @dataclass(frozen=True)
@@ -143,8 +120,3 @@ Progress = Callable[[Event], None]
 
 def ignore(event: Event) -> None:
     """Ignore an event."""
-
-
-def follows_steps(progress: Progress) -> bool:
-    """Return whether steps are counted for a follower; ``progress.follows_steps`` may say no."""
-    return progress is not ignore and bool(getattr(progress, "follows_steps", True))

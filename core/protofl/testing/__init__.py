@@ -12,16 +12,14 @@ pytest finds the checks, as they are methods ``test_…``; add your own below. `
 or the name of an installed plugin. `Contract` says what else can be set. pytest is not needed:
 `run_checks` runs a contract by itself.
 
-Imports: data, errors, federation, hooks, runs, system.
+Imports: data, errors, federation, hooks, records, runs, system.
 Start with ``contract.py``.
 """
 
 from protofl.testing.backends import BackendContract
-from protofl.testing.client_samplers import ClientSamplerContract
 from protofl.testing.commands import CommandContract
 from protofl.testing.contract import Contract, Finding, checks_of, expect, run_checks, skip
 from protofl.testing.datasets import DatasetContract
-from protofl.testing.device_models import DeviceModelContract
 from protofl.testing.engines import EngineContract
 from protofl.testing.groups import ModelGroupContract
 from protofl.testing.image_generators import GeneratorContract
@@ -29,7 +27,7 @@ from protofl.testing.methods import MethodContract
 from protofl.testing.metrics import MetricContract
 from protofl.testing.partitioners import PartitionerContract
 from protofl.testing.payload_transforms import PayloadTransformContract
-from protofl.testing.schedules import ScheduleContract
+from protofl.testing.rounds import ClientSamplerContract, DeviceModelContract, ScheduleContract
 from protofl.testing.trackers import TrackerContract
 
 __all__ = [

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from protofl.errors import ProtoflError, UsageError
+from protofl.errors import ProtoflError
 from protofl.federation.jobs.jobs import Evaluate, EvaluateReply, StartTrial, Train
 from protofl.federation.jobs.pool_interface import Pool
 from protofl.federation.plan.plan import Plan
 from protofl.federation.round.federation import Federation
 from protofl.testing import toy
-from protofl.testing.contract import Contract, expect, refusal, skip
+from protofl.testing.contract import Contract, expect, skipped
 
 
 class BackendContract(Contract):
@@ -58,12 +58,10 @@ class BackendContract(Contract):
 
     def opened(self, plan: Plan, workers: int) -> Pool:
         """The backend's pool."""
-        choice = self.choice()
-        try:
-            pool: Pool | None = choice.call("open_pool", plan=plan, workers=workers, idle=None)
-        except UsageError as error:
-            skip(f"it cannot be opened here: {refusal(error)}")
-            raise
+        with skipped("it cannot be opened here"):
+            pool: Pool | None = self.choice().call(
+                "open_pool", plan=plan, workers=workers, idle=None
+            )
         expect(pool is not None, "open_pool returns None")
         assert pool is not None
         for name in ("run", "broadcast", "close"):

@@ -12,7 +12,8 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -22,7 +23,7 @@ from unittest import SkipTest
 
 import torch
 
-from protofl.errors import ProtoflError, plugin_location
+from protofl.errors import ProtoflError, UsageError, plugin_location
 from protofl.hooks.discovery.kinds import check_class, spec_hooks
 from protofl.hooks.discovery.registry import Registry, installed
 from protofl.hooks.plugin.members import Choice, choose
@@ -40,6 +41,15 @@ def expect(kept: bool, broken: str) -> None:
 def skip(why: str) -> None:
     """Skip a check for a reason, by raising `SkipTest`."""
     raise SkipTest(why)
+
+
+@contextmanager
+def skipped(what: str) -> Iterator[None]:
+    """Skip a check if the plugin refuses to work here, such as without a download."""
+    try:
+        yield
+    except UsageError as error:
+        raise SkipTest(f"{what}: {refusal(error)}") from error
 
 
 class NotReached(SkipTest):

@@ -9,11 +9,10 @@ import torch
 
 from protofl.data.cache import cache_file
 from protofl.data.dataset import Dataset
-from protofl.errors import UsageError
 from protofl.federation.plan.run_data import load_data
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy
-from protofl.testing.contract import Contract, expect, refusal, skip
+from protofl.testing.contract import Contract, expect, skip, skipped
 from protofl.testing.toy_plugins import Prototypes
 
 MOST_SIDE = 256
@@ -40,20 +39,13 @@ class DatasetContract(Contract):
 
     def data(self) -> Dataset:
         """The data, by way of the cache."""
-        try:
+        with skipped("the data cannot be had here"):
             return load_data(self.choice(), self.cache, lambda line: None)
-        except UsageError as error:
-            skip(f"the data cannot be had here: {refusal(error)}")
-            raise
 
     def key(self, folder: Path) -> str:
         """The value of cache_key."""
-        choice = self.choice()
-        try:
-            result: str = choice.call("cache_key", data_dir=folder)
-        except UsageError as error:
-            skip(f"the data cannot be had here: {refusal(error)}")
-            raise
+        with skipped("the data cannot be had here"):
+            result: str = self.choice().call("cache_key", data_dir=folder)
         return result
 
     def test_cache_key(self) -> None:
@@ -88,11 +80,8 @@ class DatasetContract(Contract):
         """A second decoding gives the same samples, and draws from no global generator."""
         first, choice = self.data(), self.choice()
         before = torch.get_rng_state()
-        try:
+        with skipped("decoded before, it cannot be decoded here"):
             again: Dataset = choice.call("decode", data_dir=self.cache)
-        except UsageError as error:
-            skip(f"decoded before, it cannot be decoded here: {refusal(error)}")
-            raise
         expect(again.compute_digest() == first.compute_digest(), "a second decoding differs")
         expect(torch.equal(before, torch.get_rng_state()), "torch's generator was drawn from")
 

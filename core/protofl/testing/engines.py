@@ -18,7 +18,6 @@ from protofl.hooks.plugin.members import choose
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
-from protofl.testing.donors import methods_to_run
 from protofl.testing.equality import (
     DROPOUT,
     EXACT,
@@ -29,7 +28,6 @@ from protofl.testing.equality import (
     double_precision,
     ragged_images,
 )
-from protofl.testing.methods import MethodContract
 from protofl.testing.toy_plugins import Prototypes, Weights
 
 _WEIGHT = [1.0]
@@ -176,28 +174,3 @@ class EngineContract(Contract):
             expect("step" in error.what, f"the dry run fails by something else: {error.what}")
         else:
             expect(False, "a loss with a number that changes each round passes the dry run")
-
-    def test_every_method(self) -> None:
-        """Every installed method trains under it as under eager, in float64."""
-        failures = []
-        for name in methods_to_run(self.registry):
-            try:
-                self._method(name)
-            except AssertionError as error:
-                failures.append(f"{name}: {error}")
-        expect(not failures, "; ".join(failures))
-
-    def _method(self, name: str) -> None:
-        contract = type("Method", (MethodContract,), {"plugin": name})()
-        contract.__dict__["extra"], contract.__dict__["block"] = self.extra, self.block
-        contract.folder, contract.remarks = self.folder, []
-        models = [toy.group(toy.CNN, RESIDUAL), toy.group(RESIDUAL)]
-        # Some losses are large on random features: at the toys' own rate ProtoNorm diverges.
-        run_options = {"data": ragged_images(), "backend": "local", "lr": 0.005}
-        with double_precision():
-            expected = Run(contract.plan(models, **run_options), start=1)
-            parts = {"engine": self.chosen}
-            plan = contract.plan(models, engine=self.label, parts=parts, **run_options)
-            actual = Run(plan, start=1)
-            self.remarks += [f"{name}: {note}" for note in actual.notes]
-            assert_equal_runs(actual, expected, EXACT)

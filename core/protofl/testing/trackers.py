@@ -83,11 +83,7 @@ class TrackerContract(Contract):
         choice.call("check")
 
     def test_a_run(self) -> None:
-        """The tracker takes lines with tables, lists and missing figures."""
-        self.told(self.tracked([]), [line(0, number) for number in range(3)])
-
-    def test_several_trials(self) -> None:
-        """The tracker takes the lines of several trials, in any order of trials."""
+        """The tracker takes lines of two trials with tables, lists and missing figures."""
         rows = [line(0, 0), line(1, 0), line(0, 1), line(1, 1)]
         self.told(self.tracked([], trials=2), rows)
 

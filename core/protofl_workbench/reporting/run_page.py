@@ -14,7 +14,7 @@ from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reporting.configuration import commands, deviations_section, options_section
 from protofl_workbench.reporting.further_sections import further_sections
 from protofl_workbench.reporting.group_record import GroupRecord
-from protofl_workbench.reporting.number_formats import NONE, integer, number, percent
+from protofl_workbench.reporting.number_formats import NONE, integer, percent
 from protofl_workbench.reporting.observation_pictures import observed_section
 from protofl_workbench.reporting.page_parts import Drawings, Page, PageTable, Part, Picture, Section
 from protofl_workbench.reporting.run_facts import (
@@ -148,21 +148,6 @@ def _clients_and_classes(record: GroupRecord, pictures: Pictures) -> list[Part]:
             pictures.by_class(
                 record, "Recall of each class", {"recall": recall}, "recall (%)", percent, 100.0,
                 "Test samples of all clients at the last evaluation, mean over trials.",
-            )
-        )  # fmt: skip
-    margins = {
-        label: values
-        for key, label in {
-            "global": "of global prototypes", "clients": "largest of a client's",
-        }.items()
-        if (values := _last(record, lambda row, k=key: row.measures.get("margins", {}).get(k)))  # type: ignore[misc]
-    }  # fmt: skip
-    if margins:
-        candidates.append(
-            pictures.by_class(
-                record, "Margin of each class", margins, "distance to the nearest other class",
-                number, caption="Distance of a prototype to the nearest prototype of another "
-                "class, in the last round, mean over trials (FedTGP, Fig. 1).",
             )
         )  # fmt: skip
     each = accuracies_by_architecture(record.run)

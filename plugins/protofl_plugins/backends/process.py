@@ -24,7 +24,6 @@ class Worker:
     Attributes:
         classes: {place of a class that is not installed: its version} of all that it has loaded.
         whole: Whether it has done a job and waits for the next one.
-        on_steps: Takes a client and how many mini-batches of its job are done.
     """
 
     def __init__(self, start: tuple[list[str], dict[str, str]], core: int | None) -> None:
@@ -43,7 +42,6 @@ class Worker:
         self._name, self._ready = "", False
         self.classes: dict[str, str] = {}
         self.whole = False
-        self.on_steps: Callable[[int, int], None] | None = None
 
     def begin(self, number: int, plan: str, device: str) -> None:
         """Assign the worker to a run.
@@ -98,16 +96,11 @@ class Worker:
         return reply
 
     def _answer(self, doing: str) -> pf.backends.Reply:
-        while True:
-            try:
-                header, blob = wire.receive(self._out)
-            except (EOFError, OSError):
-                raise self._ended(doing) from None
-            steps = wire.steps_in(header)
-            if steps is None:
-                return wire.reply_of(header, blob)
-            if self.on_steps is not None:
-                self.on_steps(*steps)
+        try:
+            header, blob = wire.receive(self._out)
+        except (EOFError, OSError):
+            raise self._ended(doing) from None
+        return wire.reply_of(header, blob)
 
     def _ended(self, doing: str) -> pf.backends.HostFailure:
         code = self._process.wait()
@@ -133,14 +126,10 @@ class Lent:
     Args:
         worker: The worker.
         leave: Takes it when the run is over.
-
-    Attributes:
-        on_steps: As a `Worker` has it.
     """
 
     def __init__(self, worker: Worker, leave: Callable[[Worker], None]) -> None:
         self._worker, self._leave, self._lent = worker, leave, True
-        self.on_steps: Callable[[int, int], None] | None = None
 
     def ready(self) -> None:
         """Wait until it has started, see `Worker`."""
@@ -148,7 +137,6 @@ class Lent:
 
     def do(self, job: pf.backends.Job) -> pf.backends.Reply:
         """Execute a job, see `Worker`."""
-        self._worker.on_steps = self.on_steps
         return self._worker.do(job)
 
     def close(self) -> None:

@@ -1,13 +1,12 @@
 """Messages between a run and its hosts in other processes: a JSON header and one blob of bytes.
 
 On a stream a message is two lengths (8 bytes each, little-endian), the header, the blob. Nothing is
-pickled. Before its reply a host may send reports: the steps that are done, without a blob.
+pickled.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import struct
 from typing import Any, BinaryIO
 
@@ -18,32 +17,10 @@ _LENGTHS = struct.Struct("<QQ")
 
 def send(stream: BinaryIO, header: dict[str, Any], blob: bytes = b"") -> None:
     """Write a message."""
-    stream.write(opening(header, len(blob)))
+    text = json.dumps(header).encode()
+    stream.write(_LENGTHS.pack(len(text), len(blob)) + text)
     stream.write(blob)
     stream.flush()
-
-
-def send_steps(stream: BinaryIO, client: int, steps: int) -> None:
-    """Write how many mini-batches of a client's job are done, in the middle of the job.
-
-    One call of the system writes all of it, so that a job that is interrupted at its time limit
-    leaves no half of a message behind. ``send`` has left nothing in the stream's buffer.
-    """
-    os.write(stream.fileno(), opening({"steps": [client, steps]}))
-
-
-def steps_in(header: dict[str, Any]) -> tuple[int, int] | None:
-    """The client and the mini-batches of a report; None for a reply."""
-    if "steps" not in header:
-        return None
-    client, steps = map(int, header["steps"])
-    return client, steps
-
-
-def opening(header: dict[str, Any], blob_length: int = 0) -> bytes:
-    """Return the bytes of a message before its blob."""
-    text = json.dumps(header).encode()
-    return _LENGTHS.pack(len(text), blob_length) + text
 
 
 def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytes]:

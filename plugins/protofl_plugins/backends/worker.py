@@ -12,7 +12,6 @@ import os
 import queue
 import sys
 import threading
-from functools import partial
 from typing import Any, BinaryIO
 
 import protofl as pf
@@ -46,7 +45,6 @@ def main() -> None:
                     gc.unfreeze()
                     gc.collect()
                 host = pf.backends.Host(pf.backends.Plan.from_json(blob.decode()))
-                host.on_steps = partial(wire.send_steps, outgoing)
                 answer, data = pf.backends.Reply().header(), b""
             elif host is not None:
                 answer, data = wire.answer(host, header, blob)

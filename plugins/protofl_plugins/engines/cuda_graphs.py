@@ -270,7 +270,7 @@ class Stage:
             for batch in job.batches():
                 yield len(batch.x), batch
             return
-        for size in job.counted(iter(job.sizes)):
+        for size in job.sizes:
             self.order.reach(size)
             yield size, None
 

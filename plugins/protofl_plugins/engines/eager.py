@@ -76,11 +76,7 @@ class Fallback:
     def train(
         self, jobs: list[pf.backends.TrainJob], train: Callable[[list[pf.backends.TrainJob]], All]
     ) -> All:
-        """Train clients by ``train``, which must not change their weights if it fails.
-
-        Raises:
-            OutOfMemoryError: The device's memory does not suffice for these clients at a time.
-        """
+        """Train clients by ``train``, which must not change their weights if it fails."""
         keys = {(job.architecture, job.phase.name) for job in jobs}
         if not keys & self._failed.keys():
             # What after_batch has collected by the time of a failure must not be collected twice.
@@ -92,8 +88,6 @@ class Fallback:
                     raise
                 for restore in snapshots:
                     restore()
-                if pf.backends.device_is_full(error):
-                    raise  # fewer clients at a time may fit
                 if len(keys) == 1:
                     self._failed |= dict.fromkeys(keys, _reason(error))
         if len(keys) > 1:  # one of them is why

@@ -12,7 +12,6 @@ import pytest
 
 import protofl as pf
 from protofl.federation.round.federation import Federation
-from protofl.hooks.discovery import kinds
 from protofl_cli.screens.render import Bars
 
 LAST_TABLE = (
@@ -302,17 +301,6 @@ class Failing:
             raise ZeroDivisionError("on purpose")
         return {"ce": output.logits.sum() * 0}
 """
-
-
-def test_a_plugin_of_older_hooks(cli, tiny, strangers, tmp_path, monkeypatch):
-    monkeypatch.setattr(kinds, "HOOKSPEC_VERSION", "2.0")
-    source = "class Old:\n    'Of hooks 1.0.'\n    requires_hookspec = '1.0'\n"
-    strangers("vintage", {"method": {"old": "vintage_module:Old"}}, source)
-    result = cli("run", "old", *tiny, "--out", "r")
-    assert result.exit_code == 2 and not (tmp_path / "r").exists()
-    lines = [line.strip() for line in result.stderr.splitlines()]
-    assert lines[0] == "error: method/old of vintage 1.5 needs version 1.0 of the hooks"
-    assert lines[1].endswith("has version 2.0") and "update vintage" in lines[2]
 
 
 def test_a_run_that_fails(cli, tiny, strangers):

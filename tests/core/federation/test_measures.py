@@ -16,7 +16,7 @@ from protofl.hooks.models.flops import training_flops
 from protofl.runs.dry_run.short_rounds import count_flops
 from protofl.testing import toy
 
-ALL = "train-accuracy,global-accuracy,margins,public-logits,flops"
+ALL = "train-accuracy,global-accuracy,public-logits,flops"
 TABLE_8 = (0.013, 1.530, 0.314, 0.117, 0.218, 1.305, 2.532, 5.330)
 """FedTGP, Table 8: forward FLOPs of HtFE8's architectures on Cifar100, in billions."""
 
@@ -42,29 +42,6 @@ def near(found, wanted):
         a is b if b is None else a == pytest.approx(b, rel=1e-4)
         for a, b in zip(found, wanted, strict=True)
     )
-
-
-def slow_margins(payload):
-    """Return the distance of each class's prototype to the nearest other one, with two loops."""
-    rows, classes = payload["prototypes"].tolist(), payload["classes"].tolist()
-    found = {}
-    for c, row in zip(classes, rows, strict=True):
-        others = [math.dist(row, r) for k, r in zip(classes, rows, strict=True) if k != c]
-        if others:
-            found[c] = min(others)
-    return found
-
-
-def test_margins():
-    plan = make_plan("fedproto", partition="dirichlet", measure="margins", rounds=2)
-    federation, lines, uploads = rounds(plan, 2)
-    ours = lines[-1]["measures"]["margins"]
-    sent = [slow_margins(upload) for upload in uploads.values()]
-    largest = [max((m[c] for m in sent if c in m), default=None) for c in range(4)]
-    own = slow_margins(federation.server.global_state)
-    assert near(ours["clients"], largest)
-    assert near(ours["global"], [own.get(c) for c in range(4)])
-    assert lines[-1]["extra"]["prototype_margin"] == pytest.approx(max(own.values()), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +229,6 @@ def test_on_and_off_are_one_run(toys, tmp_path, backend):
             "client_global_accuracy",
             "global_accuracy_std",
             "global_samples_per_class",
-            "margins",
             "public_logits",
             "flops",
         }
@@ -260,7 +236,7 @@ def test_on_and_off_are_one_run(toys, tmp_path, backend):
 
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_with_them(toys, tmp_path, monkeypatch):
-    given = {"rounds": 4, "measure": "train-accuracy,margins,flops"}
+    given = {"rounds": 4, "measure": "train-accuracy,flops"}
     whole = train("fedproto", tmp_path / "whole", **given)
     seen = []
 
@@ -281,15 +257,14 @@ def test_a_resumed_run_goes_on_with_them(toys, tmp_path, monkeypatch):
 
 def test_an_unknown_figure():
     with pytest.raises(pf.UsageError) as caught:
-        make_plan("local", measure="margin")
-    assert "unknown figure of --measure 'margin'" in caught.value.what
-    assert "margins" in caught.value.near
+        make_plan("local", measure="flop")
+    assert "unknown figure of --measure 'flop'" in caught.value.what
+    assert "flops" in caught.value.near
 
 
 @pytest.mark.parametrize(
     ("method", "measure", "options", "what"),
     [
-        ("local", "margins", {}, "--measure margins: clients of local don't send prototypes"),
         ("fedproto", "public-logits", {"public": 24}, "don't send public_logits or"),
     ],
 )

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from runtime_toys import install, lines_of, make_plan, open_federation, train, without_times
-from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl.models import SplitModel
@@ -151,37 +150,6 @@ def test_the_server_s_model_is_scored_too():
     assert lines[-1]["extra"]["server_test_accuracy"] == pytest.approx(
         float((scores.argmax(1) == plan.data.y[rows]).double().mean())
     )
-
-
-# --- a method's own figures ---------------------------------------------------------------------
-
-
-class Scores:
-    """Local training that reports the spread of its scores, and tries to write to client.state."""
-
-    terms = {"ce": "cross-entropy"}
-
-    @pf.hookimpl
-    def local_loss(self, batch: pf.Batch, output: pf.Output) -> pf.Terms:
-        return {"ce": cross_entropy(output.logits, batch.y)}
-
-    @pf.hookimpl
-    def score_client(self, client: pf.Client, scores, labels) -> dict:
-        client.state["seen"] = scores
-        return {"spread": scores.std(), "id": client.id}
-
-
-def test_a_method_scores_its_clients():
-    federation = open_federation(make_plan(Scores, rounds=1))
-    line, _ = federation.round(0)
-    found = line["metrics"]["main.id"]
-    counts = [len(federation.plan.split(0).test(c)) for c in range(4)]
-    assert found["all"] == pytest.approx(sum(i * n for i, n in enumerate(counts)) / sum(counts))
-    assert found["mean"] == 1.5 and found["clients"] == {"0": 0, "1": 1, "2": 2, "3": 3}
-    spread = [float(scores_of(federation, client)[0].std()) for client in range(4)]
-    wanted = pytest.approx(spread, rel=1e-4)
-    assert [*line["metrics"]["main.spread"]["clients"].values()] == wanted
-    assert not any(federation.pool.client(c).state.get("main") for c in range(4))
 
 
 # --- invalid metrics --------------------------------------------------------------------------

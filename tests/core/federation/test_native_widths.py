@@ -13,7 +13,6 @@ from slowness import quick
 
 import protofl as pf
 from protofl.federation.round.observer import check_observing
-from protofl.federation.round.round_totals import margins
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.transport.payload_validation import UploadValidation
 from protofl.hooks.views.run_info import Cards
@@ -104,13 +103,6 @@ def test_flops_count_own_widths(tmp_path):
     flops = count_flops(found)
     C = found.info.num_classes
     assert [flops[i].forward for i in (0, 1)] == [2 * K * (PIXELS + C) for K in (WIDE, 6)]
-
-
-def test_margins_compare_rows_of_a_client_alone():
-    rows = {0: torch.tensor([[0.0, 0, 3], [4, 0, 3]]), 1: torch.tensor([[1.0], [7]])}
-    uploads = {i: pf.Payload(prototypes=r, classes=torch.tensor([0, 1])) for i, r in rows.items()}
-    found = margins(pf.Payload(), uploads, 2)
-    assert found == {"global": None, "clients": [6, 6]}
 
 
 def test_features_of_several_widths_are_not_observed(tmp_path):

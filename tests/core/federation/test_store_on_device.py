@@ -443,56 +443,6 @@ def needy(monkeypatch):
     monkeypatch.setattr(client_store, "free_memory", lambda device: 0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("store", ["device", "memory"])
-def test_half_as_many_clients_at_once(gpu, needy, store):
-    expected = without_times(lines_of(make_plan(Local)))
-    rows, notes = notes_of(in_groups(store, 4), gpu, (2 << 20) + 200_000)
-    assert rows == expected
-    assert notes == ["memory of the device ran out: 2 clients at once, not 4"]
-
-
-@pytest.mark.slow
-def test_then_one_by_one_in_eager(gpu, needy):
-    expected = without_times(lines_of(make_plan(Local)))
-    rows, notes = notes_of(in_groups("device", 4), gpu, 200_000)
-    assert rows == expected
-    assert notes == [
-        "memory of the device ran out: 2 clients at once, not 4",
-        "memory of the device ran out: 1 client at once, not 2",
-        "engine groups: dense8 is trained by eager: memory of the device ran out",
-        "engine groups: dense5 is trained by eager: memory of the device ran out",
-    ]
-
-
-@pytest.mark.slow
-def test_then_clients_leave_the_device(gpu, monkeypatch):
-    monkeypatch.setattr("protofl.federation.plan.plan.room_for_samples", lambda *_: SAMPLES)
-    options = {"clients": 16, "rounds": 2, "batch_size": 3}
-    expected = without_times(lines_of(make_plan("fedproto", **options)))
-    monkeypatch.setattr(client_store, "free_memory", lambda device: 0)
-    federation = open_federation(on("memory", "fedproto", **options))
-    before, gpu.peak = gpu.live, gpu.live
-    federation.round(0)
-    enough = int((gpu.peak - before) * 1.2)
-    del federation
-    gc.collect()
-    rows, notes = notes_of(on("device", "fedproto", **options), gpu, enough)
-    assert rows == expected
-    assert notes == ["memory of the device ran out: clients lie in host memory from now on"]
-
-
-def test_a_failed_attempt_that_has_changed_a_client_is_not_repeated(gpu, monkeypatch):
-    def half(self, job):
-        job.model.head.weight.detach().add_(1)
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(Groups, "train_group", lambda self, jobs: half(self, jobs[0]))
-    Groups.train_group = pf.hookimpl(Groups.train_group)
-    with pytest.raises(pf.RunFailure, match="memory of the device ran out"):
-        open_federation(in_groups("device")).round(0)
-
-
 def test_then_what_to_change_is_named(gpu, needy):
     with pytest.raises(pf.RunFailure) as error:
         notes_of(in_groups("device", 4), gpu, 9000)

@@ -15,7 +15,7 @@ from protofl.backends import Absent, Plan
 from protofl.federation.jobs.jobs import Train
 from protofl.federation.round.federation import Federation
 from protofl.federation.round.participation import Participation
-from protofl.federation.time.virtual_clock import Clock, end_of_round
+from protofl.federation.time.virtual_clock import VirtualClock, end_of_round
 
 OPTIONS = {"clients": 8, "rounds": 4, "participation": 0.5, "dry_run": False}
 VIRTUAL = ("absent", "virtual")
@@ -252,7 +252,7 @@ def test_who_cannot_make_it_does_not_train_and_nothing_else_changes(monkeypatch)
         parts = rows[number]["virtual"]["clients"][str(client)]
         assert len(parts) == (1 if (number, client) in idle else 3)
 
-    monkeypatch.setattr(Clock, "_is_hopeless", lambda self, client: False)
+    monkeypatch.setattr(VirtualClock, "_is_hopeless", lambda self, client: False)
     slow = Watched(plan)
     others, _ = rounds_of(plan, slow)
     assert len(slow.done) == len(host.done) + len(idle)

@@ -60,7 +60,7 @@ LINES = {
     "loss_terms.ce": ["x", {}],
     "extra": [None, ...],
     "metrics": [{"f1": 0.5}, {"f1": {"all": [[float("inf")]]}}],
-    "measures": [{"margins": 10**400}],
+    "measures": [{"flops": 10**400}],
     "seconds": [{}, None, "1"],
     "seconds.train": ["1", -1],
     "participants": [None, 1.5, ...],

@@ -146,7 +146,7 @@ def test_auto_becomes_another_plan():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"measure": "margins"}, "--measure margins"),
+        ({"measure": "public-logits"}, "--measure public-logits"),
         ({"observe": "prototypes"}, "--observe prototypes"),
         ({"min_clients": 5}, "min-clients"),
     ],

@@ -156,7 +156,7 @@ def test_what_concerns_the_machine_alone_is_the_same_run(made, runs, log, option
         {"eval_every": 1},
         {"eval_clients": "participants"},
         {"metrics": "macro-f1,ece"},
-        {"measure": "margins"},
+        {"measure": "flops"},
         {"rounds": 4},
         {"trials": 3},
         {"server_threads": 2},

@@ -151,7 +151,7 @@ class TestTrace(DeviceModelContract):
     """Run `protofl check` on ``trace``; tests/contract checks the other device models."""
 
     plugin = "trace"
-    clients = (1, 3)
+    options = {"assign": "random"}
 
     def setup_method(self):
         super().setup_method()

@@ -12,7 +12,6 @@ from protofl.federation.clients import host as together
 from protofl.hooks.discovery.kinds import check_class
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import DROPOUT, RESIDUAL, Run, assert_equal_runs
-from protofl_plugins.engines.eager import Fallback
 
 
 class Numbered:
@@ -245,29 +244,3 @@ def test_an_engine_that_forgets_a_client(tmp_path):
     )
     with pytest.raises(pf.RunFailure, match="must name every client once"):
         Run(plan)
-
-
-def test_full_memory_is_not_a_fault_of_the_architecture(tmp_path):
-    """The host tries again with fewer clients, or with none on the device beside them."""
-
-    class Job:
-        architecture, phase, checks = "cnn", pf.Phase("private"), False
-
-        def __init__(self):
-            self.restored = 0
-
-        def snapshot(self):
-            def restore():
-                self.restored += 1
-
-            return restore
-
-    def full(jobs):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB.")
-
-    jobs, fallback = [Job(), Job()], Fallback("cuda-graphs")
-    for _ in range(2):
-        with pytest.raises(torch.OutOfMemoryError):
-            fallback.train(jobs, full)
-    assert [job.restored for job in jobs] == [2, 2]
-    assert fallback.train(jobs, lambda jobs: [{"ce": 1.0}] * len(jobs)) == [{"ce": 1.0}] * 2

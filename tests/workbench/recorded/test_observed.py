@@ -11,9 +11,7 @@ import torch
 from runtime_toys import install, make_plan, train, without_times
 
 import protofl as pf
-from protofl.federation.round import observer
-from protofl.federation.round.observer import Observer, check_observing
-from protofl.records.record_files import read_rows
+from protofl.federation.round.observer import check_observing
 from protofl.system.files import series
 from protofl.testing import toy as toyfed
 from protofl_workbench.recorded.observed import Observed
@@ -250,10 +248,6 @@ def test_damage_is_told(toys, whole, tmp_path):
     train("fedproto", run, resume=True, rounds=ROUNDS + 1, progress=note)
     assert any("observed/t0-r1.safetensors is damaged" in line for line in lines)
     assert Observed(run).rounds() == [0, 2, 3, 4]
-    assert not any("replays end" in line for line in lines)
-    (run / "uploads/t0-r2.safetensors").unlink()
-    train("fedproto", run, resume=True, rounds=ROUNDS + 2, progress=note)
-    assert any("the uploads of round 2 are not kept" in li for li in lines)
 
 
 def test_a_line_that_is_damaged(whole, tmp_path):
@@ -333,100 +327,10 @@ def test_the_first_files_tell_the_size_of_all(toys, tmp_path, method):
     assert said == pytest.approx(sum(sizes_of(found.folder)), rel=0.05, abs=4000)
 
 
-@pytest.mark.parametrize(
-    ("method", "given"),
-    [
-        ("fedproto", {"observe": "prototypes,features", "rounds": 3000}),
-        ("fedkd", {"record_uploads": True, "rounds": 3000, "clients": 2}),
-    ],
-)
-def test_a_run_of_more_than_the_limit_ends_at_once(toys, tmp_path, monkeypatch, method, given):
-    monkeypatch.setattr(observer, "LIMIT", 1_000_000)
-    with pytest.raises(pf.RunFailure) as caught:
-        train(method, tmp_path / "run", **given)
-    assert "and at most 1 MB are recorded" in caught.value.what
-    assert not read_rows(tmp_path / "run/metrics.jsonl")
-
-
 @pytest.mark.slow
-def test_features_count_in_evaluated_rounds_only(toys, tmp_path, monkeypatch):
-    monkeypatch.setattr(observer, "LIMIT", 200_000)
+def test_features_count_in_evaluated_rounds_only(toys, tmp_path):
     given = {"rounds": 40, "observe": "features", "eval_every": 20}
     assert len(Observed(train("local", tmp_path / "run", **given).folder).rounds()) == 2
-
-
-class Sizes:
-    """Observes rounds whose uploads have given sizes, in floats."""
-
-    def __init__(self, folder, **options):
-        self.lines, self.folder = [], folder
-        self.plan = make_plan("local", record_uploads=True, **options)
-
-    def kept(self, sizes, done=()):
-        """Observe rounds after the `done` ones; return each (trial, round) with kept uploads."""
-        watching = Observer(self.plan, self.folder, done, self.lines.append)
-        for place, size in sizes.items():
-            watching.see(place[1], {0: pf.Payload(x=torch.zeros(size))}, pf.Payload())
-            watching.keep(*place)
-        return sorted(series.Series(self.folder / "uploads").entries)
-
-
-def test_what_is_not_kept_is_told(tmp_path, monkeypatch):
-    """This holds for any limit, also if the previous file is slightly larger than its tensors."""
-    sizes = {(0, 0): 1, (0, 1): 100, (0, 2): 100}
-    tmp_path.joinpath("whole").mkdir()
-    whole = Sizes(tmp_path / "whole", rounds=1)
-    assert len(whole.kept(sizes)) == 3 and len(whole.lines) == 1
-    first, one = ((tmp_path / f"whole/uploads/t0-r{n}.safetensors").stat().st_size for n in (0, 1))
-    for more in (0, 390, 400, 410, one - 1, one, one + 400):
-        limit = first + more
-        tmp_path.joinpath(str(limit)).mkdir()
-        monkeypatch.setattr(observer, "LIMIT", limit)
-        run = Sizes(tmp_path / str(limit), rounds=1)
-        kept = run.kept(sizes)
-        _, line = run.lines
-        assert f"is reached in round {len(kept)} of trial 0: what does not fit" in line
-
-
-def test_uploads_are_kept_where_all_before_them_are(tmp_path, monkeypatch):
-    """Uploads after a gap cannot be replayed. Interruptions do not change what fits."""
-    sizes = {(t, n): 1000 if n == 1 else 10 for t in range(2) for n in range(3)}
-    monkeypatch.setattr(observer, "LIMIT", 6000)
-    options = {"trials": 2}
-    for name, cut in (("whole", 0), ("resumed", 3)):
-        tmp_path.joinpath(name).mkdir()
-        run, places = Sizes(tmp_path / name, **options), [*sizes]
-        if cut:
-            run.kept({place: sizes[place] for place in places[:cut]})
-        assert run.kept({p: sizes[p] for p in places[cut:]}, done={*places[:cut]}) == [
-            *[(0, 0), (0, 1), (0, 2), (1, 0)]
-        ]
-    late = Sizes(tmp_path / "late", **options)
-    late.folder.mkdir()
-    done = {(0, 0), (0, 1)}
-    assert late.kept({(0, 2): 10, (1, 0): 10}, done) == [(1, 0)]
-    line, _ = late.lines
-    assert line == "the uploads of round 0 of trial 0 are not kept"
-
-
-def test_a_limit_keeps_the_same_of_a_run_that_is_interrupted(tmp_path, monkeypatch):
-    """A round may still fit after a larger one did not."""
-    monkeypatch.setattr(observer, "LIMIT", 6000)
-    found = []
-    for cut in (0, 4):
-        folder = tmp_path / str(cut)
-        folder.mkdir()
-        plan = make_plan("fedproto", observe="prototypes")
-        for first, last in ((0, cut), (cut, 6)):
-            watching = Observer(plan, folder, {(0, n) for n in range(first)}, lambda line: None)
-            for n in range(first, last):
-                rows = torch.zeros(250 if n % 2 else 10, 4)
-                known = pf.Payload(prototypes=rows, classes=torch.arange(len(rows)))
-                watching.see(n, {}, known)
-                watching.keep(0, n)
-        found.append(files_of(folder, "observed"))
-    assert found[0] == found[1]
-    assert Observed(folder).rounds() == [0, 2, 4]
 
 
 # --- refused options ------------------------------------------------------------------------------

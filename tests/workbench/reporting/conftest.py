@@ -23,7 +23,7 @@ def runs(tmp_path_factory):
     }
     with pytest.MonkeyPatch.context() as patch:
         install(patch)
-        train("fedproto", folder / "proto", trials=2, measure="margins", **given)
+        train("fedproto", folder / "proto", trials=2, measure="flops", **given)
         train("fedproto", folder / "proto-7", seed=7, **given)
         train("local", folder / "local", trials=2, **given)
     return folder

@@ -227,7 +227,7 @@ def test_what_differs_is_told_and_nothing_else(page_of_all):
         "method": ["local", "fedproto", "fedproto"],
         "trials": ["2", "2", "1"],
         "seed": ["0", "0", "7"],
-        "measure": ["none", "margins", "none"],
+        "measure": ["none", "flops", "none"],
     }
 
 

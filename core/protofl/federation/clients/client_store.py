@@ -17,7 +17,6 @@ from typing import Literal
 import torch
 
 from protofl.data.batches import Samples
-from protofl.errors import device_is_full
 from protofl.federation.clients.parked import CopyStreams, Fetched, Parked
 from protofl.hooks.models.architecture import SplitModel
 from protofl.hooks.models.modules import Spares
@@ -73,7 +72,6 @@ class Beside:
         self._device, self._sharers = device, sharers
         self._there: dict[int, tuple[ClientState, int]] = {}
         self._needed: frozenset[int] | None = None  # not known
-        self.able = has_streams(device)
 
     def expect(self, clients: Collection[int]) -> None:
         """Note the clients of the next stage."""
@@ -101,11 +99,6 @@ class Beside:
         held = sum(size for _, size in self._there.values())
         # The new one has its memory already.
         return held + size <= (free_memory(self._device) + held + size) // (2 * self._sharers)
-
-    @property
-    def any(self) -> bool:
-        """True if there is a client."""
-        return bool(self._there)
 
     def clear(self) -> None:
         """Forget all."""
@@ -145,7 +138,6 @@ class ClientStore:
         self._streams = CopyStreams(device) if has_streams(device) else None
         self._beside = Beside(device, sharers)
         self._coming: dict[int, Fetched] = {}
-        self._lent: set[int] = set()
         self._round = -1
         self._scratch = ScratchFolder("protofl-clients-")
         self.keep_as(kind)
@@ -186,26 +178,13 @@ class ClientStore:
     # --- at work --------------------------------------------------------------------------------
 
     def state(self, client: int) -> ClientState:
-        """Return the current state of a client.
-
-        If the device has no memory left, all other clients leave it first.
-        """
+        """Return the current state of a client."""
         kept = self._kept.get(client)
         if isinstance(kept, ClientState):
             return kept
         there = self._beside.get(client)
         if there is not None:
             return there
-        try:
-            return self._restored(client, kept)
-        except Exception as error:
-            if not device_is_full(error) or self._streams is None:
-                raise
-        self.leave_device()
-        return self._restored(client, kept)
-
-    def _restored(self, client: int, kept: Parked | Path | None) -> ClientState:
-        """Build a client, and fill it with what is stored of it."""
         packed = None if kept is None else self._packed(client, kept)
         name = self._info.architecture_of(client).name
         state = self._build(client, self._models.take(name) if packed else None)
@@ -253,11 +232,7 @@ class ClientStore:
             self._before[client] = self._as_it_is(client)
         state = self.state(client)
         self._beside.take(client)  # it is not what is stored while it works
-        self._lent.add(client)
-        try:
-            yield state
-        finally:
-            self._lent.discard(client)
+        yield state
         kept = self._kept.get(client)
         if kept is state and self._kind == "live":
             return
@@ -269,7 +244,7 @@ class ClientStore:
 
     def _stays(self, client: int, state: ClientState) -> bool:
         """Keep a stored client on the device as well, if there is room."""
-        if not self._beside.able:
+        if self._streams is None:
             return False
         kept = self._kept[client]
         if isinstance(kept, Parked):
@@ -296,28 +271,6 @@ class ClientStore:
 
     def _pack(self, state: ClientState) -> Packed:
         return pack_client(state, received=self._received)
-
-    def leave_device(self) -> bool:
-        """Move all clients that do not work now to host memory, for good.
-
-        Returns:
-            Whether any memory of the device is free by that.
-        """
-        live = [c for c, kept in self._kept.items() if isinstance(kept, ClientState)]
-        moved = [client for client in live if client not in self._lent]
-        had = bool(moved or self._beside.any or self._coming or self._models.any)
-        if self._kind == "live":
-            self.keep_as("pinned")
-        else:
-            self.keep_as(self._kind)  # without models that wait
-        self._beside.clear()
-        self._beside.able = False
-        self._coming.clear()
-        for client in moved:
-            state = self._kept[client]
-            assert isinstance(state, ClientState)
-            self._kept[client] = self._copied(state)
-        return had
 
     # --- back to before a job -------------------------------------------------------------------
 

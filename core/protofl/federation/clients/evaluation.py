@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, SupportsFloat
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from protofl.errors import RunFailure, error_context
 from protofl.federation.jobs.jobs import Evaluate, EvaluateReply
 from protofl.federation.plan.plan import Plan
 from protofl.functional.precision import has_float64
-from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice
 from protofl.hooks.transport.outliers import outliers
 from protofl.hooks.transport.rules import Fault
@@ -23,7 +22,6 @@ from protofl.hooks.wire.payload import Payload
 from protofl.system.device import autocast
 from protofl.system.files.tables import finite, rounded
 from protofl.system.files.tensors import shown_name
-from protofl.system.progress import Counter
 from protofl.system.randomness import random_stream
 from protofl.system.transfers import to_host
 
@@ -72,52 +70,6 @@ def _counts(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> dict[s
     return counts_by_metric
 
 
-def of_client(
-    metrics: Sequence[Choice],
-    composition: Composition,
-    client: Client,
-    scores: Tensor,
-    labels: Tensor,
-) -> tuple[dict[str, Tensor], dict[str, SupportsFloat]]:
-    """Return a client's counts for the run's metrics, and the methods' own scores.
-
-    Args:
-        metrics: The run's metrics.
-        composition: Its methods.
-        client: The client, bound to any of them.
-        scores: Class scores [n, C] of its test samples, one at least.
-        labels: Their labels [n].
-
-    Returns:
-        {metric: what it counts} and {``METHOD.NAME``: score}, where they were computed.
-    """
-    method_scores = dict[str, SupportsFloat]()
-    with error_context("score_client"):
-        method_figures = composition.lifecycle(
-            "score_client", client=client, scores=scores, labels=labels
-        )
-        for method, figures in method_figures.items():
-            for name, value in dict(figures or {}).items():
-                if not _is_number(value):
-                    raise RunFailure(
-                        f"{method}.score_client returned {name!r} as a {type(value).__name__}",
-                        do="return {'name': number}",
-                    )
-                method_scores[f"{method}.{name}"] = value
-    return _counts(metrics, scores, labels), method_scores
-
-
-def _is_number(value: Any) -> bool:  # noqa: ANN401 - it may be anything
-    """Return True for a number, or a tensor of one; nothing waits for a device."""
-    if isinstance(value, Tensor):
-        return value.numel() == 1 and not value.is_complex()
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
 def figures_of(metrics: Sequence[Choice], clients: Mapping[int, Payload]) -> dict[str, Any]:
     """Return the metrics of a round over the evaluated clients.
 
@@ -136,9 +88,7 @@ def figures_of(metrics: Sequence[Choice], clients: Mapping[int, Payload]) -> dic
     names = dict.fromkeys(name for counts in clients.values() for name in counts.keys())
     return {
         name: _over_clients(
-            name,
-            metrics_by_name.get(name),
-            {c: p[name] for c, p in clients.items() if name in p.keys()},
+            metrics_by_name[name], {c: p[name] for c, p in clients.items() if name in p.keys()}
         )
         for name in names
     }
@@ -167,12 +117,10 @@ def counts_in(plan: Plan, job: Evaluate, reply: EvaluateReply) -> Payload:
         detail = f"{len(reply.blob)} bytes that are not a payload ({error.what})"
         raise Fault("", "format", detail) from None
     metrics = {metric.name for metric in plan.metrics}
-    members = plan.composition.members.items()
-    scoring = {name for name, member in members if hasattr(member.plugin, "score_client")}
     for name, tensor in result.items():
         if name in (FEATURES, LABELS, PREDICTED, TRUE):
             continue
-        if name not in metrics and name.partition(".")[0] not in scoring:
+        if name not in metrics:
             raise Fault(name, "names", "which the run does not count")
         if tensor.dtype != torch.float64:
             raise Fault(name, "dtype", f"as {tensor.dtype}, expected float64")
@@ -257,7 +205,7 @@ def odd_counts(
     faults: dict[int, Fault] = {}
     for name in dict.fromkeys(name for counts in clients.values() for name in counts):
         counts = {c: payload[name] for c, payload in clients.items() if name in payload}
-        shape = usual_counts[name].shape if name in metrics_by_name else torch.Size([2])
+        shape = usual_counts[name].shape
         scales = {}
         for client, tensor in counts.items():
             if tensor.shape != shape:
@@ -268,7 +216,7 @@ def odd_counts(
                 del clients[client][name]
                 continue
             try:
-                _value(name, metrics_by_name.get(name), tensor)
+                _value(metrics_by_name[name], tensor)
             except RunFailure as error:
                 faults.setdefault(client, Fault(name, "figures", f"without a value: {error.what}"))
                 continue
@@ -288,51 +236,46 @@ def figures_of_server(
     each = {model: counted(metrics, model_scores, labels) for model, model_scores in scores.items()}
     return {
         metric.name: {
-            "server": {
-                model: _plain(_value(metric.name, metric, c[metric.name]))
-                for model, c in each.items()
-            }
+            "server": {model: _plain(_value(metric, c[metric.name])) for model, c in each.items()}
         }
         for metric in metrics
         if each
     }
 
 
-def _over_clients(name: str, metric: Choice | None, counts: Mapping[int, Tensor]) -> dict[str, Any]:
+def _over_clients(metric: Choice, counts: Mapping[int, Tensor]) -> dict[str, Any]:
     ordered = {client: counts[client] for client in sorted(counts)}
     shapes = {tuple(client_counts.shape): client for client, client_counts in ordered.items()}
     if len(shapes) > 1:
         (one, first), (other, second) = list(shapes.items())[:2]
         raise RunFailure(
-            f"metric {name} counts in shape {list(one)} for client {first} and in shape "
+            f"metric {metric.name} counts in shape {list(one)} for client {first} and in shape "
             f"{list(other)} for client {second}: they cannot be summed",
             do="the shape of what count returns may depend on C and on options alone",
         )
     whole = torch.stack([*ordered.values()]).sum(0)
-    each = torch.stack([_value(name, metric, client_counts) for client_counts in ordered.values()])
+    each = torch.stack([_value(metric, client_counts) for client_counts in ordered.values()])
     there = each.isfinite()
     count = there.sum(0)
     kept = torch.where(there, each, 0.0)
     mean = kept.sum(0) / count
     std = (torch.where(there, each - mean, 0.0).square().sum(0) / count).sqrt()
-    result = {"all": _plain(_value(name, metric, whole)), "mean": _plain(mean), "std": _plain(std)}
+    result = {"all": _plain(_value(metric, whole)), "mean": _plain(mean), "std": _plain(std)}
     if each.dim() == 1:
         values = {str(c): finite(rounded(v)) for c, v in zip(ordered, each.tolist(), strict=True)}
         result["clients"] = values
     return result
 
 
-def _value(name: str, metric: Choice | None, counts: Tensor) -> Tensor:
+def _value(metric: Choice, counts: Tensor) -> Tensor:
     """Return the value of a metric as a tensor of one or several numbers."""
-    if metric is None:
-        return counts[0] / counts[1]
-    with error_context(f"value of metric {name}"):
+    with error_context(f"value of metric {metric.name}"):
         value = metric.call("value", counts=counts)
     try:
         return torch.as_tensor(value, dtype=torch.float64).detach().cpu()
     except (TypeError, ValueError, RuntimeError):
         raise RunFailure(
-            f"value of metric {name} returned a {type(value).__name__}",
+            f"value of metric {metric.name} returned a {type(value).__name__}",
             do="return a number, or a tensor or list of numbers; NaN where there is none",
         ) from None
 
@@ -349,7 +292,6 @@ def score(
     state: ClientState,
     download: Payload,
     job: Evaluate,
-    counter: Counter,
 ) -> tuple[dict[str, tuple[float, int]], Payload]:
     """Count the correct predictions of a client, or its points (`Task.points`).
 
@@ -361,7 +303,6 @@ def score(
         download: What it would download next; one that was fine-tuned has received it.
         job: After which round it is scored, whether it was fine-tuned, how many features are
             wanted, and whether predictions are.
-        counter: Counts mini-batches.
 
     Returns:
         Of its ``test`` samples, its ``validation`` samples where any are held out, and its
@@ -373,12 +314,10 @@ def score(
     scored = {"test": state.test, **{name: s for name, s in more.items() if s is not None}}
     composition, client = plan.composition, Client(state, plan.composition.main)
     place = f"client {state.id}, evaluation of round {job.round}"
-    measured, kept = plan.metrics or composition.has("score_client"), list[Tensor]()
-    predicted = list[Tensor]()
-    counts, figures, features = dict[str, Tensor](), dict[str, SupportsFloat](), dict[str, Tensor]()
+    kept, predicted = list[Tensor](), list[Tensor]()
+    counts, features = dict[str, Tensor](), dict[str, Tensor]()
     task, variance = plan.data.task, state.variance
-    writes = composition.has("receive") or composition.has("score_client")
-    with state.unchanged() if writes else state.same_download():
+    with state.unchanged() if composition.has("receive") else state.same_download():
         state.received, state.round = download, job.round
         with error_context(f"receive, {place}"):
             if not job.epochs:
@@ -390,18 +329,18 @@ def score(
             for number, (name, samples) in enumerate(scored.items()):
                 state.scores_all_classes = name == "balanced"
                 pairs = zip(samples.chunks(size), torch.split(samples.y, size), strict=False)
-                for x, y in counter.over(pairs):
+                for x, y in pairs:
                     with autocast(plan.settings.precision, plan.device):
                         scores = composition.call("inference", client=client, x=x)
                     correct[number] += task.points(scores, y, variance)
                     if job.predictions and number == 0:
                         predicted.append(scores.argmax(1))
-                    if measured and number == 0:
+                    if plan.metrics and number == 0:
                         kept.append(scores.float() if scores.element_size() < 4 else scores)
         if kept:
             with torch.no_grad(), error_context(place):
                 test_scores, labels = task.decoded(torch.cat(kept)), task.decoded(state.test.y)
-                counts, figures = of_client(plan.metrics, composition, client, test_scores, labels)
+                counts = _counts(plan.metrics, test_scores, labels)
         if job.observe:
             with error_context(f"features, {place}"):
                 features = test_features(plan, state, job.observe)
@@ -409,19 +348,12 @@ def score(
             kind = class_type(plan.info.num_classes)
             classes = torch.cat(predicted) if predicted else state.test.y[:0]
             features |= {PREDICTED: classes.to(kind), TRUE: state.test.y.to(kind)}
-        tensors = {name: value for name, value in figures.items() if isinstance(value, Tensor)}
-        here = to_host({CORRECT: correct, **counts, **tensors, **features})  # the only wait
+        here = to_host({CORRECT: correct, **counts, **features})  # the only wait
     state.forget_scratch()
     sizes = (len(samples) for samples in scored.values())
     right = zip(here[CORRECT].tolist(), sizes, strict=True)
-    # The sum over clients gives the mean over samples.
-    means = {
-        name: torch.tensor([float(here[name] if name in tensors else value), 1.0]).double()
-        * len(state.test.y)
-        for name, value in figures.items()
-    }
     metric_counts = _wide({name: here[name] for name in counts})
-    metric_counts |= {**means, **{name: here[name] for name in features}}
+    metric_counts |= {name: here[name] for name in features}
     return dict(zip(scored, right, strict=True)), metric_counts
 
 

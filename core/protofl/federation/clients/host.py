@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 from protofl.errors import (
     Late,
     RunFailure,
-    device_is_full,
     error_context,
     less_memory,
     memory_problem,
 )
 from protofl.federation.clients.client_store import ClientStore, store_kind
 from protofl.federation.clients.evaluation import score
-from protofl.federation.clients.less_memory import Attempts
-from protofl.federation.clients.local_training import Trainer, Training, by_engine, train_clients
+from protofl.federation.clients.local_training import Trainer, Training, train_clients
 from protofl.federation.jobs import jobs as work
 from protofl.federation.plan.plan import Plan
 from protofl.federation.plan.store_choice import about_samples, choose_store, sharers
 from protofl.hooks.malicious import checked_labels
 from protofl.hooks.models.architecture import SplitModel
-from protofl.hooks.plugin.members import Choice, choose
+from protofl.hooks.plugin.members import Choice
 from protofl.hooks.transport.payload_validation import DownloadValidation, Read
 from protofl.hooks.transport.rules import printable
 from protofl.hooks.views.client import Client
@@ -37,7 +34,6 @@ from protofl.system.files.atomic import disk_errors
 from protofl.system.files.tensors import Packed
 from protofl.system.machine import time_limit
 from protofl.system.profile import Clock, HostProfile
-from protofl.system.progress import Counter, OnSteps
 from protofl.system.randomness import global_stream
 from protofl.system.secret_stream import derived_key
 from protofl.system.torch_state import standard_torch
@@ -126,8 +122,6 @@ class Host:
         secret: Secret bytes of this machine, for `Client.secret_stream`; empty in a simulation.
 
     Attributes:
-        on_steps: Takes a client and how many mini-batches of its job are done, a few times a
-            second while a job is done whose mini-batches are followed; None otherwise.
         unwritten: See `protofl.federation.jobs.pool_interface.LeavesFiles`.
         one_by_one: Whether clients train one at a time with every engine, as in the dry run.
         secret: As given. A host of machines that a server does not own sets it before each job, to
@@ -144,7 +138,6 @@ class Host:
             DownloadValidation(plan.info, declared, codec, read, dry=plan.dry),
         )
         self.report: Callable[[str], None] = lambda line: None
-        self.on_steps: OnSteps | None = None
         self.one_by_one = plan.dry
         self.secret = secret
         self._profile = HostProfile(plan.device, plan.settings.profile and not plan.dry)
@@ -161,14 +154,6 @@ class Host:
             device=plan.device,
             sharers=sharers(plan.settings),
         )
-        self._attempts: Attempts | None = None
-        if has_streams(plan.device):
-            self._attempts = Attempts(
-                lambda: choose(plan.registry, "engine", "eager"),
-                self._store.leave_device,
-                self._notes.append,
-            )
-        self._run = self._attempts or by_engine
 
     def handle(self, job: work.Job) -> work.Reply:
         """Do a job.
@@ -213,10 +198,7 @@ class Host:
             self._store.expect(clients)
         self._store.fetch(_clients(groups[0]) if groups else [])
         while groups:
-            group, most = groups.pop(0), self._attempts and self._attempts.most
-            if together and most and len(group) > most:  # memory ran out with more of them
-                groups[:0] = [group[at : at + most] for at in range(0, len(group), most)]
-                continue
+            group = groups.pop(0)
             self._store.fetch(_clients(groups[0]) if groups else [])
             if together:
                 chosen = [job for job in group if isinstance(job, work.Train)]
@@ -234,7 +216,7 @@ class Host:
             with time_limit(limit, doing, go_on(jobs[0])):
                 try:
                     trainings = [self._training(job) for job in jobs]
-                    replies = train_clients(engine, trainings, self._run)
+                    replies = train_clients(engine, trainings)
                 except RunFailure as error:
                     if isinstance(error, Late) or not all(job.may_be_undone for job in jobs):
                         raise
@@ -317,12 +299,6 @@ class Host:
         """The clients that have trained, which are all that a host stores."""
         return self._store.clients
 
-    def _counter(self, job: work.ClientJob) -> Counter:
-        """Return the counter of a job's mini-batches."""
-        if self.on_steps is None or not job.counted:
-            return Counter(None)
-        return Counter(partial(self.on_steps, job.client))
-
     @contextmanager
     def _computing(self, doing: str) -> Iterator[None]:
         """Compute in the state of a run, with one thread: rounding depends on their number."""
@@ -341,9 +317,9 @@ class Host:
         match job:
             case work.Train():
                 engine = self.plan.choices["engine"]
-                return train_clients(engine, [self._training(job)], self._run)[0]
+                return train_clients(engine, [self._training(job)])[0]
             case work.Evaluate():
-                return self._evaluated(job, clock)
+                return self._evaluate(job, clock)
             case work.StartTrial():
                 self._trial.number = job.trial
                 self._choose_store(job.store)
@@ -372,7 +348,7 @@ class Host:
         with self._store.lent(job.client, trains=True, undo=job.may_be_undone) as state:
             clock.lap("setup")
             state.secret = self._secret_of(job)
-            reply = yield from self._trainer.train(state, job, clock, self._counter(job))
+            reply = yield from self._trainer.train(state, job, clock)
         if job.file:
             self._store.save(job.client, Path(job.file))
             self._store.undo(job.client)
@@ -389,19 +365,8 @@ class Host:
             return b""
         return derived_key(self.secret, type(job).__name__, sha256(job.blob).hexdigest())
 
-    def _evaluated(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
-        """Evaluate a client; if the device has no memory left, once others have left it."""
-        try:
-            return self._evaluate(job, clock)
-        except Exception as error:
-            full = has_streams(self.plan.device) and device_is_full(error)
-            if not full or not self._store.leave_device():
-                raise
-        self._notes.append("memory of the device ran out: clients lie in host memory from now on")
-        return self._evaluate(job, clock)
-
     def _evaluate(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
-        lent, counter = self._store.lent(job.client, trains=False), self._counter(job)
+        lent = self._store.lent(job.client, trains=False)
         with lent as state, state.unchanged() if job.epochs else nullcontext():
             clock.lap("setup")
             state.secret = self._secret_of(job)
@@ -410,9 +375,9 @@ class Host:
                 state.round = job.round
                 download = self._read(job.blob, Client(state, self.plan.composition.main))
             if job.epochs:
-                tuning = self._trainer.fine_tune(state, download, job, clock, counter)
-                train_clients(self.plan.choices["engine"], [tuning], self._run)
-            counts, metric_counts = score(self.plan, state, download, job, counter)
+                tuning = self._trainer.fine_tune(state, download, job, clock)
+                train_clients(self.plan.choices["engine"], [tuning])
+            counts, metric_counts = score(self.plan, state, download, job)
         clock.lap("evaluate")
         correct, count = counts["test"]
         return work.EvaluateReply(

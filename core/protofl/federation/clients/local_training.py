@@ -29,7 +29,6 @@ from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.views.run_info import Phase
 from protofl.hooks.wire.payload import Payload
 from protofl.system.profile import Clock, HostProfile
-from protofl.system.progress import Counter
 from protofl.system.randomness import global_stream
 
 Sums = dict[str, float]
@@ -51,17 +50,12 @@ def by_engine(engine: Choice, jobs: list[TrainJob]) -> list[Sums]:
         return [engine.bound("train", job=jobs[0])()]
 
 
-def train_clients(
-    engine: Choice,
-    trainings: Sequence[Training],
-    run: Callable[[Choice, list[TrainJob]], list[Sums]] = by_engine,
-) -> list[Reply]:
+def train_clients(engine: Choice, trainings: Sequence[Training]) -> list[Reply]:
     """Run the trainings of clients phase by phase; return their replies in order.
 
     Args:
         engine: The engine.
         trainings: The work on each client.
-        run: Runs the engine on jobs in one phase; see `protofl.federation.clients.less_memory`.
     """
     replies: dict[int, Reply] = {}
     results: dict[int, Any] = dict.fromkeys(range(len(trainings)))  # a generator starts with None
@@ -77,7 +71,7 @@ def train_clients(
         for phase in dict.fromkeys(job.phase.name for job in jobs.values()):
             same = [number for number, job in jobs.items() if job.phase.name == phase]
             try:
-                group_results = _timed(run, engine, [jobs[number] for number in same])
+                group_results = _timed(engine, [jobs[number] for number in same])
             except BaseException as error:
                 ended = isinstance(error, GeneratorExit)  # would close the generator
                 thrown = RunFailure(error_text(error)) if ended else error
@@ -87,12 +81,10 @@ def train_clients(
     return [replies[number] for number in range(len(trainings))]
 
 
-def _timed(
-    run: Callable[[Choice, list[TrainJob]], list[Sums]], engine: Choice, jobs: list[TrainJob]
-) -> list[Trained]:
+def _timed(engine: Choice, jobs: list[TrainJob]) -> list[Trained]:
     """Return the sums of loss terms and the seconds of each client."""
     start = time.perf_counter()
-    sums_by_job = run(engine, jobs)
+    sums_by_job = by_engine(engine, jobs)
     seconds = (time.perf_counter() - start) / len(jobs)
     return [(sums, seconds) for sums, _ in zip(sums_by_job, jobs, strict=True)]
 
@@ -111,14 +103,13 @@ class Trainer:
         self._phases = plan.composition.phases(plan.info)
         self._keeps_download = plan.composition.has_follow_up(plan.info)
 
-    def train(self, state: ClientState, asked: Train, clock: Clock, counter: Counter) -> Training:
+    def train(self, state: ClientState, asked: Train, clock: Clock) -> Training:
         """Run all phases of one stage of the round, then create the upload.
 
         Args:
             state: The client.
             asked: What is to be done.
             clock: Books seconds by stage.
-            counter: Counts mini-batches.
         """
         plan, reply = self._plan, TrainReply(clock.seconds)
         client = Client(state, plan.composition.main)
@@ -132,7 +123,7 @@ class Trainer:
         for phase in self._phases:
             if phase.when == asked.when and self._takes_place(phase, state):
                 rate = plan.rate(state.round)
-                yield from self._phase(state, phase, clock, counter, reply, rate)
+                yield from self._phase(state, phase, clock, reply, rate)
         spent = state.feature_seconds
         clock.lap("train", less=spent)
         if asked.when == "before_upload":
@@ -152,7 +143,6 @@ class Trainer:
         download: Payload,
         asked: Evaluate,
         clock: Clock,
-        counter: Counter,
     ) -> Training:
         """Run the phases on a client's own samples before its upload, at the run's learning rate.
 
@@ -161,7 +151,6 @@ class Trainer:
             download: What it received.
             asked: For how many epochs, and in which round.
             clock: Books seconds by stage.
-            counter: Counts mini-batches.
         """
         reply, state.round, state.received = TrainReply(clock.seconds), asked.round, download
         place = f"client {state.id}, fine-tuning after round {asked.round}"
@@ -170,7 +159,7 @@ class Trainer:
             is_private = (phase.when, phase.data) == ("before_upload", "private")
             if is_private and self._takes_place(phase, state):
                 longer = replace(phase, epochs=asked.epochs)
-                yield from self._phase(state, longer, clock, counter, reply, 1.0)
+                yield from self._phase(state, longer, clock, reply, 1.0)
         state.end_work(keep_received=False)
         return reply
 
@@ -190,7 +179,6 @@ class Trainer:
         state: ClientState,
         phase: Phase,
         clock: Clock,
-        counter: Counter,
         reply: TrainReply,
         rate: float,
     ) -> Generator[TrainJob, Trained, None]:
@@ -199,7 +187,7 @@ class Trainer:
         client = Client(state, composition.main)
         state.lr_factor = rate
         place = f"client {state.id}, round {state.round}"
-        job, seen = self._job(state, phase, client, counter, rate)
+        job, seen = self._job(state, phase, client, rate)
         state.set_mode(True)
         clock.lap("train")
         trainer, start = composition.trainer, time.perf_counter()
@@ -221,7 +209,7 @@ class Trainer:
                 composition.lifecycle("after_training", client=client)
 
     def _job(
-        self, state: ClientState, phase: Phase, client: Client, counter: Counter, rate: float
+        self, state: ClientState, phase: Phase, client: Client, rate: float
     ) -> tuple[TrainJob, int]:
         """Return the job for the engine, and the number of samples that it will see."""
         plan, settings = self._plan, self._plan.settings
@@ -257,10 +245,9 @@ class Trainer:
             device=plan.device,
             phase=phase,
             batch_size=settings.batch_size,
-            drawn=lambda: counter.over(training_batches(samples, **order)),
+            drawn=lambda: training_batches(samples, **order),
             sizes=[stop - start for start, stop in bounds] * epochs,
             table=lambda: training_table(samples, **order),
-            counted=counter.over,
             client_state=state,
             weight_decay=settings.weight_decay,
             optimizer_options=settings.options.get("optimizer", {}),

@@ -70,25 +70,13 @@ class Parked:
     def _leave(self, streams: CopyStreams) -> None:
         """Start the copy to host memory."""
         module, out = module_of(streams.device), streams["out"]
-        try:
-            piece = gathered(self._like)
-        except torch.OutOfMemoryError:
-            self._leave_one_by_one(streams)
-            return
+        piece = gathered(self._like)
         self._buffer = pinned(piece, streams.device)
         out.wait_stream(streams.current)
         with module.stream(out):
             self._buffer.copy_(piece, non_blocking=True)
             piece.record_stream(out)  # its memory is free when the copy is done
             self._arrived = out.record_event()
-
-    def _leave_one_by_one(self, streams: CopyStreams) -> None:
-        """Copy tensors one by one, which takes no memory of the device."""
-        like = {name: torch.empty_like(t, device="meta") for name, t in self._like.items()}
-        self._buffer = pinned(gathered_size(like), streams.device)
-        for name, view in spread(self._buffer, like).items():
-            view.copy_(self._like[name].detach(), non_blocking=True)
-        self._arrived = streams.current.record_event()
 
     @property
     def size(self) -> int:
@@ -143,9 +131,3 @@ class Fetched:
             there = spread(self._piece, parked._like)
         tensors = {**parked._rest, **there}
         return {name: tensors[name] for name in parked._order}, parked.header
-
-
-def gathered_size(like: dict[str, Tensor]) -> Tensor:
-    """Return a buffer without memory, of the size that `gathered` would make of tensors."""
-    size = sum(-(-t.numel() * t.element_size() // 16) * 16 for t in like.values())
-    return torch.empty(size, dtype=torch.uint8, device="meta")

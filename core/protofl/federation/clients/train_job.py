@@ -47,8 +47,6 @@ class TrainJob:
         sizes: Samples of every mini-batch of all epochs, in order.
         table: Returns the mini-batches as rows of the stored samples, for an engine that takes the
             samples of a batch by itself; None where they are not rows of stored samples.
-        counted: Yields items, one for each mini-batch, and counts them for the progress line, as
-            `batches` does.
         lap: To be called at the end of each part of a step, which books the time since the last
             call: ``data`` (which opens a step), ``forward``, ``loss``, ``backward``, ``update``.
             It does nothing unless the run is profiled, and never waits for a device.
@@ -78,7 +76,6 @@ class TrainJob:
     client_state: ClientState
     sizes: Sequence[int] = ()
     table: Callable[[], Table | None] = lambda: None
-    counted: Callable[[Iterator[int]], Iterator[int]] = iter
     notes: list[str] = field(default_factory=list)
     lap: Callable[[str], None] = lambda phase: None
     weight_decay: float | None = None

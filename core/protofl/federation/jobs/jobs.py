@@ -101,11 +101,9 @@ class ClientJob(Job):
 
     Attributes:
         client: The client.
-        counted: Whether someone follows the mini-batches that are done (`Host.on_steps`).
     """
 
     client: int
-    counted: bool = field(default=False, kw_only=True)
 
     def __str__(self) -> str:
         return f"{self.op} of client {self.client}"

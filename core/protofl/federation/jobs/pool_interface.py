@@ -14,9 +14,6 @@ class Pool(Protocol):
 
     Attributes:
         report: Set by the run: takes a line for the user, in the thread that runs the jobs.
-
-    A pool may have an attribute ``on_steps``, which the run sets: a function that takes a client
-    and how many mini-batches of its job are done, in the thread that runs the jobs.
     """
 
     report: Callable[[str], None]

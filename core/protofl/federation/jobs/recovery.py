@@ -18,11 +18,7 @@ JOURNAL = 256 << 20
 
 
 class Handle(Protocol):
-    """Handle of a host in a backend; see `protofl.backends.Dispatcher`.
-
-    It may have an attribute ``on_steps``, which the dispatcher sets: a function that takes what the
-    host's own `Host.on_steps` is called with, in any thread.
-    """
+    """Handle of a host in a backend; see `protofl.backends.Dispatcher`."""
 
     def do(self, job: Job) -> Reply:
         """Run a job; raises `HostFailure` if the host ended."""

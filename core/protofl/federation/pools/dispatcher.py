@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from queue import Queue, SimpleQueue
 from typing import Any
 
@@ -19,10 +18,9 @@ from protofl.federation.jobs.placement import Seconds, place
 from protofl.federation.jobs.recovery import JOURNAL, Handle
 from protofl.federation.pools.host_pool import NoHost, Workers
 from protofl.system.machine import usable_cores
-from protofl.system.progress import OnSteps
 
-_Done = tuple[ClientJob, Reply] | Callable[[], None] | BaseException | None
-"""A finished job, a call that reports steps, an error, or None for a host without further jobs."""
+_Done = tuple[ClientJob, Reply] | BaseException | None
+"""A finished job, an error, or None for a host without further jobs."""
 
 
 class JobQueue:
@@ -31,19 +29,12 @@ class JobQueue:
     Args:
         hosts: The hosts.
         jobs: The jobs.
-        on_steps: Takes a client and how many mini-batches of its job are done, in the thread that
-            reads the replies; None if it is not reported.
     """
 
-    def __init__(
-        self, hosts: Workers, jobs: Iterable[ClientJob], on_steps: OnSteps | None = None
-    ) -> None:
+    def __init__(self, hosts: Workers, jobs: Iterable[ClientJob]) -> None:
         self._hosts, self._left = hosts, list(jobs)
         self._busy: set[int] = set()
         self._done: Queue[_Done] = Queue()
-        hosts.on_steps = lambda client, steps: None
-        if on_steps is not None:
-            hosts.on_steps = lambda client, steps: self._done.put(partial(on_steps, client, steps))
 
     def replies(self) -> Iterator[tuple[ClientJob, Reply] | None]:
         """Yield each job with its reply when it is done; None when a host has nothing more to do.
@@ -61,9 +52,6 @@ class JobQueue:
                 item = self._done.get()
                 if isinstance(item, BaseException):
                     raise item
-                if callable(item):
-                    item()
-                    continue
                 idle += item is None
                 yield item
         finally:
@@ -143,9 +131,7 @@ class Dispatcher:
             returns the `Reply` or raises `HostFailure` where the host ended, and ``close()``,
             which ends the host and may be called twice and from any thread. Where no host can be
             started any more ``start`` raises `HostFailure`; the others then do its work. A handle
-            may have a method ``ready()``, which waits until the host has started, and an attribute
-            ``on_steps``: the dispatcher sets it to a function for what the
-            host's `Host.on_steps` is called with, in any thread.
+            may have a method ``ready()``, which waits until the host has started.
         count: Hosts to start.
         journal: Bytes of different downloads to remember, at most.
         job_limit: Seconds after which a client's job counts as one that never ends; 0 for any. A
@@ -153,8 +139,6 @@ class Dispatcher:
 
     Attributes:
         report: Takes a line for the user, in the thread that runs the jobs.
-        on_steps: Takes a client and how many mini-batches of its job are done, in the thread that
-            runs the jobs; None if it is not reported.
     """
 
     cores = staticmethod(usable_cores)
@@ -169,7 +153,6 @@ class Dispatcher:
         job_limit: float = 0,
     ) -> None:
         self.report: Callable[[str], None] = lambda line: None
-        self.on_steps: OnSteps | None = None
         self._hosts = Workers(start, count, journal, job_limit)
         self._seconds = Seconds()
         self._placed: int | None = None
@@ -214,7 +197,7 @@ class Dispatcher:
         self._hosts.assigned = {}
         self._move(self._places(mine))
         try:
-            for item in JobQueue(self._hosts, mine, self.on_steps).replies():
+            for item in JobQueue(self._hosts, mine).replies():
                 self._say()
                 if item is not None:
                     job, reply = item

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Any
 
 from protofl.errors import HostFailure, Late
 from protofl.federation.clients.host import go_on
@@ -32,7 +31,6 @@ from protofl.federation.jobs.jobs import (
 )
 from protofl.federation.jobs.recovery import Deadlines, Handle, Memory, Slot
 from protofl.system.files.atomic import ScratchFolder
-from protofl.system.progress import OnSteps
 
 TRIES = 3
 """Hosts that may end in the same job before the run does."""
@@ -61,7 +59,6 @@ class Workers:
         slots: The hosts, by their numbers.
         assigned: {client: the host that it goes to in this round} of those that live on none yet.
         notes: Lines for the user.
-        on_steps: Takes a client and how many mini-batches of its job are done, in any thread.
     """
 
     def __init__(
@@ -71,7 +68,6 @@ class Workers:
         self.slots: list[Slot] = []
         self.assigned: dict[int, int] = {}
         self.notes: SimpleQueue[str] = SimpleQueue()
-        self.on_steps: OnSteps = lambda client, steps: None
         self._start, self._memory, self._limit = start, Memory(journal), job_limit
         self._watch = Deadlines(job_limit + GRACE)
         self._handover = ScratchFolder("protofl-moved-")
@@ -86,10 +82,7 @@ class Workers:
 
     def _slot(self, number: int) -> Slot:
         """Start a host."""
-        host: Any = self._start(number)
-        if hasattr(host, "on_steps"):
-            host.on_steps = lambda client, steps: self.on_steps(client, steps)
-        return Slot(number, host)
+        return Slot(number, self._start(number))
 
     @property
     def working(self) -> list[int]:
@@ -233,7 +226,7 @@ class Workers:
             if kept.base is not None and not known:
                 slot.host.do(Load(client, kept.base))
             for past in kept.jobs:
-                slot.host.do(replace(past, counted=False))
+                slot.host.do(past)
         slot.left.discard(client)
         kept.slot = slot
 

@@ -11,7 +11,6 @@ from protofl.errors import RunFailure, UsageError, error_context
 from protofl.federation.plan.client_arrivals import first_rounds, participants, unseen_clients
 from protofl.federation.plan.plan import Plan
 from protofl.federation.plan.run_description import reads_losses
-from protofl.records.layout import METRICS
 from protofl.records.row import Row
 from protofl.system.files.tables import finite
 from protofl.system.machine import time_limit
@@ -67,9 +66,6 @@ class Membership:
         return {key: clients for key, clients in clients_by_key.items() if clients}
 
 
-LOSING = ("absent", "unfollowed", "unscored")
-"""Figures of a line that name lost clients, with reasons."""
-
 Recorded = Mapping[tuple[int, int], Row]
 """Lines of rounds to replay, {(trial, round): line}: ``answered``, ``unfollowed``, ``unscored``."""
 
@@ -121,54 +117,15 @@ def recorded_clients(plan: Plan) -> Recorded:
             f"{where}: its record has no round {lacking[1]} of trial {lacking[0]}",
             do="take fewer --rounds, or a run that has them",
         )
-    replayed = {}
-    for (trial, round), row in rows.items():
-        try:
-            replayed[trial, round] = row.changed(answered=_answered(row, config))
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(
-                f"{where}: {run.folder / METRICS} doesn't say who took part in round {round} of "
-                f"trial {trial}",
-                str(error) if type(error) is ValueError else "",
-                "give the folder of a run",
-            ) from None
-    return replayed
-
-
-def _answered(row: Row, config: Mapping[str, Any]) -> list[int]:
-    """Return the clients that answered in a round: the default ones unless its line names them.
-
-    Raises:
-        ValueError: The line contradicts itself or the run; the error says how.
-    """
-    lost = {key: _lost_in(row, key, config["clients"]) for key in LOSING}
-    answered = row.answered
-    if answered is None:
-        seed = config["seed"] + row.trial
-        answered = default_participants(seed, row.round, config["clients"], row.participants)
-    elif answered != sorted({*answered}) or (answered and answered[-1] >= config["clients"]):
-        raise ValueError(f"answered: expected some of {config['clients']} clients in order")
-    if len(answered) != row.participants:
-        raise ValueError(f"answered: {len(answered)} clients, and participants: {row.participants}")
-    if both := lost["absent"].intersection(answered):
-        raise ValueError(f"client {min(both)} is absent and answered")
-    if strange := lost["unfollowed"].difference(answered):
-        raise ValueError(f"client {min(strange)} is unfollowed and did not answer")
-    return [*answered]
-
-
-def _lost_in(row: Row, key: str, clients: int) -> set[int]:
-    """Return the clients that a line names as lost, after checking their numbers and reasons."""
-    from protofl.hooks.transport.rules import REASONS
-
-    lost: Mapping[str, str] = row.get(key, {})
-    for client, reason in lost.items():
-        if client != str(int(client)) or int(client) >= clients:
-            raise ValueError(f"{key}: {client!r} is not one of {clients} clients")
-        if reason not in REASONS:
-            reasons = ", ".join(sorted(REASONS))
-            raise ValueError(f"{key}: {reason!r} of client {client} is not one of {reasons}")
-    return {*map(int, lost)}
+    seed = config["seed"]
+    return {
+        (trial, round): row
+        if row.answered is not None
+        else row.changed(
+            answered=default_participants(seed + trial, round, clients, row.participants)
+        )
+        for (trial, round), row in rows.items()
+    }
 
 
 class ClientSampler:

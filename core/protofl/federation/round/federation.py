@@ -286,7 +286,7 @@ class Federation:
                 for c in clients
                 if c not in idle
             ]
-        self._stages.begin("train", [job.client for job in work], when)
+        self._stages.begin("train", [job.client for job in work])
         replies = self._stages.replies("train", work, jobs.TrainReply, totals)
         for client, reply in replies.items():
             totals.trained[client] = totals.trained.get(client, 0) + reply.samples
@@ -297,7 +297,7 @@ class Federation:
     ) -> None:
         """Evaluate clients with their next download, unseen clients after fine-tuning."""
         clients = [client for client in clients if client not in totals.unscored]
-        self._stages.begin("evaluate", clients, epochs=epochs or 0)
+        self._stages.begin("evaluate", clients)
         observe = self.observer.samples(number) if epochs is None else 0
         predictions = self.predictions if epochs is None else None
         skip = self.plan.settings.on_lost_client == "skip"

@@ -1,15 +1,14 @@
-"""Observations of a run (``--observe``): checks, and records of rounds within a size limit."""
+"""Observations of a run (``--observe``): checks, and records of rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from protofl.errors import RunFailure, UsageError
+from protofl.errors import UsageError
 from protofl.federation.clients.evaluation import FEATURES, LABELS, NoObserver
 from protofl.federation.plan.plan import Plan
 from protofl.hooks.wire.payload import Payload
@@ -22,9 +21,6 @@ SERVER_KEYS = ("prototypes", "global_prototypes")
 
 STARTS = {"prototypes": ("server/", "clients/"), "features": ("features",), "images": ("images",)}
 """{kind of observation: prefixes of its tensors' names}."""
-
-LIMIT = 1_000_000_000
-"""Largest size of all observations and uploads of a run, in bytes."""
 
 NAMED = 96
 """Overhead in bytes of each tensor in a file."""
@@ -83,17 +79,7 @@ class Observer(NoObserver):
         for series in (self._observed, self._uploads):
             for line in series.retain(finished):
                 note(line)
-        self._lost: set[int] = set()
-        """Trials of which uploads are missing, so that further ones would be of no use."""
-        if plan.settings.record_uploads:
-            for trial, round in sorted(set(finished) - self._uploads.entries.keys()):
-                if trial not in self._lost:
-                    self._lost.add(trial)
-                    of = f" of trial {trial}" if plan.settings.trials > 1 else ""
-                    note(f"the uploads of round {round}{of} are not kept")
-        self._left = LIMIT - self._observed.size - self._uploads.size
-        self._full = False
-        self._expected: dict[str, int] = {}
+        self._noted: set[str] = set()
         self._seen: dict[str, Tensor] = {}
         self._features: dict[int, tuple[Tensor, Tensor]] = {}
         self._sent: Mapping[int, Payload] | None = None
@@ -128,11 +114,7 @@ class Observer(NoObserver):
             self._seen |= {"images": as_bytes(images, *bounds), "images.classes": classes}
 
     def keep(self, trial: int, round: int) -> None:
-        """Write a file of observations, and one of uploads.
-
-        Raises:
-            RunFailure: Files of this size in all rounds are more than `LIMIT`.
-        """
+        """Write a file of observations, and one of uploads."""
         if self._features:
             clients = sorted(self._features)
             rows, labels = zip(*(self._features[client] for client in clients), strict=True)
@@ -147,59 +129,31 @@ class Observer(NoObserver):
             "architectures": plan.info.names_by_client,
             "classes": plan.info.num_classes,
         }
-        uploads = {} if self._sent is None or trial in self._lost else self._sent
+        uploads = self._sent or {}
         sent = {f"{c}/{k}": v for c, upload in uploads.items() for k, v in upload.items()}
         sizes = {"uploads": _size(sent) * len(rounds)}
         for what, start in STARTS.items():
             tensors = {name: t for name, t in self._seen.items() if name.startswith(start)}
-            if tensors and what not in self._expected:
+            if tensors and what not in self._noted:
                 every = plan.settings.eval_every if what == "features" else 1
                 due = sum(is_observed(plan, r) and plan.is_due(r, every) for r in rounds)
                 sizes[what] = _size(tensors) * due
-        self._check_limit({what: size * plan.settings.trials for what, size in sizes.items()})
+        self._note_sizes({what: size * plan.settings.trials for what, size in sizes.items()})
         if self._seen:
-            self._add(self._observed, (trial, round), self._seen, about)
-        if self._sent is not None and trial not in self._lost:
-            if not self._add(self._uploads, (trial, round), sent, {"clients": [*uploads]}):
-                self._lost.add(trial)
+            self._observed.add((trial, round), self._seen, about)
+        if self._sent is not None:
+            self._uploads.add((trial, round), sent, {"clients": [*uploads]})
         self._seen, self._features, self._sent = {}, {}, None
 
-    def _check_limit(self, sizes: Mapping[str, int]) -> None:
-        """Report the expected size of new kinds of files; see `keep`."""
-        new = {what: size for what, size in sizes.items() if size and what not in self._expected}
+    def _note_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Note the expected size of the files of new kinds."""
+        new = {what: size for what, size in sizes.items() if size and what not in self._noted}
         if not new:
             return
-        self._expected |= new
-        total = sum(self._expected.values())
+        self._noted |= new.keys()
+        total = size_text(sum(new.values()))
         parts = ", ".join(f"{what} {size_text(size)}" for what, size in new.items())
-        if total > LIMIT:
-            raise RunFailure(
-                f"observations will use about {size_text(total)} ({parts}), and at most "
-                f"{size_text(LIMIT)} are recorded",
-                "they are stored in the run folder",
-                "record less: fewer rounds (--observe-every) or samples (--observe-samples), "
-                "no --record-uploads",
-            )
-        self._note(f"observations will use about {size_text(total)} in the run folder ({parts})")
-
-    def _add(
-        self,
-        series: Series,
-        place: Round,
-        tensors: Mapping[str, Tensor],
-        about: Any,  # noqa: ANN401
-    ) -> bool:
-        """Write a file if it fits in the remaining space; return True if it did."""
-        if _size(tensors) <= self._left:
-            self._left -= series.add(place, tensors, about)
-            return True
-        if not self._full:
-            self._note(
-                f"the limit of {size_text(LIMIT)} is reached in round {place[1]} of trial "
-                f"{place[0]}: what does not fit is not kept"
-            )
-        self._full = True
-        return False
+        self._note(f"observations will use about {total} in the run folder ({parts})")
 
 
 def _size(tensors: Mapping[str, Tensor]) -> int:

@@ -22,7 +22,7 @@ from protofl.federation.round.client_sampling import (
 from protofl.records.row import Row
 
 if TYPE_CHECKING:
-    from protofl.federation.time.virtual_clock import Clock
+    from protofl.federation.time.virtual_clock import VirtualClock
 
 
 PAUSE = 1.0
@@ -47,12 +47,12 @@ class Participation:
         self._check_recorded()
         self.sampler = ClientSampler(plan)
         """Chooses the clients that are asked."""
-        self.clock: Clock | None = None
+        self.clock: VirtualClock | None = None
         """Virtual time; None without devices."""
         if "device-model" in plan.choices and not plan.dry:
-            from protofl.federation.time.virtual_clock import Clock
+            from protofl.federation.time.virtual_clock import VirtualClock
 
-            self.clock = Clock(plan)
+            self.clock = VirtualClock(plan)
 
     @property
     def leaves_out(self) -> bool:

@@ -1,4 +1,4 @@
-"""Stages of a round: order of the jobs, expected mini-batches, and progress events."""
+"""Stages of a round: order of the jobs, and progress events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from protofl.hooks.transport.rules import (
     skipped_upload,
 )
 from protofl.system.profile import RunProfile
-from protofl.system.progress import Stage
 
 
 class Workload:
@@ -53,8 +52,6 @@ class Workload:
         self._phases = [phase for phase in phases if plan.composition.terms_of(phase)]
         public = self._split.public if plan.public_data is None else plan.public_data.y
         self._public = 0 if public is None else len(public)
-        balanced = plan.balanced_samples(trial, channels_last=False)
-        self._balanced = 0 if balanced is None else len(balanced)
 
         @cache
         def batches(samples: int) -> int:
@@ -63,38 +60,14 @@ class Workload:
 
         self._batches = batches
 
-    def training(self, client: int, *when: str) -> int:
-        """Return the mini-batches on which a client trains in a round, or in one stage of it.
-
-        Args:
-            client: The client.
-            *when: ``before_upload``, ``after_server``, or both if none is given.
-        """
+    def training(self, client: int) -> int:
+        """Return the mini-batches on which a client trains in a round."""
         train_size, epochs = int(self._split.train_sizes[client]), self._plan.settings.local_epochs
         return sum(
             (phase.epochs or epochs)
             * self._batches(train_size if phase.data == "private" else self._public)
             for phase in self._phases
-            if not when or phase.when in when
         )
-
-    def scoring(self, client: int, epochs: int = 0) -> int:
-        """Return the mini-batches of a client's evaluation.
-
-        Args:
-            client: The client.
-            epochs: Epochs for which it is fine-tuned before.
-        """
-        size = self._plan.info.architecture_of(client).eval_batch
-        train_size, held = int(self._split.train_sizes[client]), self._split.held_out(client)
-        scored = [len(self._split.test(client)), 0 if held is None else len(held)]
-        if "train-accuracy" in self._plan.settings.measure:
-            scored.append(train_size)
-        if "global-accuracy" in self._plan.settings.measure:
-            scored.append(self._balanced)  # the same for all
-        tuned = [p for p in self._phases if (p.when, p.data) == ("before_upload", "private")]
-        steps = epochs * len(tuned) * self._batches(train_size)
-        return steps + sum(-(-count // size) for count in scored)
 
 
 R = TypeVar("R", bound=Reply)
@@ -125,41 +98,13 @@ class Stages:
         self._form = PointValues if plan.data.task.name in CONTINUOUS else ReplyValues
         self._noted: set[str] = set()
         self._told = ""
-        self._counts = Stage({}, {})
-        self._followed = events.follows_steps(progress)
         self.trial = 0
         pool.report = lambda line: progress(events.Note(line))
-        if self._followed and hasattr(pool, "on_steps"):
-            pool.on_steps = self._steps
 
-    def begin(
-        self, stage: str, clients: Sequence[int] = (), when: str = "", epochs: int = 0
-    ) -> None:
-        """Report the start of a stage.
-
-        Args:
-            stage: The stage.
-            clients: The clients that are to do it.
-            when: Which phases of the method, where they train.
-            epochs: Epochs for which they are fine-tuned, where they are scored.
-        """
-        self._told, plan, steps = stage, self._plan, dict[int, int]()
-        if self._followed and stage in ("train", "evaluate"):
-            workload = Workload(plan, self.trial)
-            steps = {
-                c: workload.training(c, when) if when else workload.scoring(c, epochs)
-                for c in clients
-            }
-        info = plan.info
-        self._counts = Stage(steps, {c: plan.cost(info.architecture_of(c)) for c in steps})
-        self._progress(events.StageStarted(stage, len(clients), self._counts.steps))
-
-    def _steps(self, client: int, finished: int | None = None) -> None:
-        """Report finished mini-batches of a client; None for all of them."""
-        if self._counts.take(client, finished):
-            counts = self._counts
-            told = events.StepsDone(self._told, counts.done, counts.steps, counts.share)
-            self._progress(told)
+    def begin(self, stage: str, clients: Sequence[int] = ()) -> None:
+        """Report the start of a stage, with the clients that are to do it."""
+        self._told = stage
+        self._progress(events.StageStarted(stage, len(clients)))
 
     def replies(
         self, stage: str, work: Sequence[ClientJob], kind: type[R], totals: Totals
@@ -184,8 +129,6 @@ class Stages:
 
         in_order = sorted(jobs, key=cost)  # costly first; results do not depend on the order
         with self._profile.stage():
-            for job in in_order:
-                job.counted = self._followed
             yield in_order
 
     def take(
@@ -249,7 +192,6 @@ class Stages:
         for note in getattr(reply, "notes", ()):
             self.note(printable(note))
         if stage == self._told:
-            self._steps(client)
             self._progress(events.ClientDone(stage, client))
 
     def note(self, line: str) -> None:

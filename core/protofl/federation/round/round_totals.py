@@ -14,7 +14,6 @@ from protofl import functional
 from protofl.errors import UsageError
 from protofl.federation.jobs.jobs import EvaluateReply, TrainReply
 from protofl.federation.plan.plan import Plan
-from protofl.functional.margins import class_margins, largest_margins
 from protofl.functional.precision import in_float64
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tables import finite, rounded
@@ -247,19 +246,6 @@ SCORES = ("public_logits", "public_probabilities")
 """Uploads that hold scores of the public samples."""
 
 
-def margins(global_state: Payload, uploads: Mapping[int, Payload], classes: int) -> dict[str, Any]:
-    """FedTGP, Fig. 1: margins of the global prototypes, and the clients' largest, by class."""
-    global_margins = None
-    if global_state.is_table("prototypes"):
-        global_margins = _numbers(class_margins(*global_state.table("prototypes", classes)))
-    tables = [upload.table("prototypes", classes) for upload in uploads.values()]
-    width = max(rows.shape[1] for rows, _ in tables)
-    # Native widths differ; further zeros change no distance within a client.
-    rows = [torch.nn.functional.pad(table, (0, width - table.shape[1])) for table, _ in tables]
-    largest = largest_margins(torch.stack(rows), torch.stack([k for _, k in tables]))
-    return {"global": global_margins, "clients": _numbers(largest)}
-
-
 def public_logits(uploads: Mapping[int, Payload], labels: Tensor) -> dict[str, Any]:
     """FedPKD, Fig. 2: accuracy by class of each client's scores, and of their ensembles."""
     (key,) = (key for key in SCORES if key in next(iter(uploads.values())).keys())
@@ -289,16 +275,17 @@ def check_measures(plan: Plan) -> None:
     Raises:
         UsageError: Clients don't send what a figure is of, or the public samples have no labels.
     """
+    if "public-logits" not in plan.settings.measure:
+        return
     method = plan.composition.members[plan.composition.providers["upload_payload"]]
     sent = getattr(method.instance, "uploads", {})
-    for figure, keys in {"margins": ("prototypes",), "public-logits": SCORES}.items():
-        if figure in plan.settings.measure and not any(key in sent for key in keys):
-            raise UsageError(
-                f"--measure {figure}: clients of {method.name} don't send {' or '.join(keys)}",
-                f"they send: {', '.join(sent) or 'nothing'}",
-                "leave it out, or take a method that does",
-            )
-    if "public-logits" in plan.settings.measure and plan.public_labels(0) is None:
+    if not any(key in sent for key in SCORES):
+        raise UsageError(
+            f"--measure public-logits: clients of {method.name} don't send {' or '.join(SCORES)}",
+            f"they send: {', '.join(sent) or 'nothing'}",
+            "leave it out, or take a method that does",
+        )
+    if plan.public_labels(0) is None:
         raise UsageError(
             "--measure public-logits: the labels of the public samples are not known",
             f"{plan.settings.public} has other classes than {plan.settings.dataset}",
@@ -307,15 +294,10 @@ def check_measures(plan: Plan) -> None:
 
 
 @torch.no_grad()
-def measured(
-    plan: Plan, trial: int, global_state: Payload, uploads: Mapping[int, Payload]
-) -> dict[str, Any]:
-    """Return the figures of a round that follow from uploads and the server's global state."""
-    result: dict[str, Any] = {}
-    if "margins" in plan.settings.measure:
-        result["margins"] = margins(global_state, uploads, plan.info.num_classes)
-    if "public-logits" in plan.settings.measure:
-        labels = plan.public_labels(trial)
-        assert labels is not None
-        result["public_logits"] = public_logits(uploads, labels)
-    return result
+def measured(plan: Plan, trial: int, uploads: Mapping[int, Payload]) -> dict[str, Any]:
+    """Return the figures of a round that follow from uploads."""
+    if "public-logits" not in plan.settings.measure:
+        return {}
+    labels = plan.public_labels(trial)
+    assert labels is not None
+    return {"public_logits": public_logits(uploads, labels)}

@@ -21,7 +21,7 @@ from protofl.federation.round.participation import Participation
 from protofl.federation.round.round_stages import Stages
 from protofl.federation.round.round_totals import Totals
 from protofl.federation.round.server_side import ServerSide, admit_uploads
-from protofl.federation.time.virtual_clock import Clock
+from protofl.federation.time.virtual_clock import VirtualClock
 from protofl.hooks.transport.rules import Fault
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.atomic import ScratchFolder
@@ -101,7 +101,7 @@ class Coordinator:
         self.real_time = who.clock is None and isinstance(pool, AsynchronousPool) and not waits
 
     @property
-    def clock(self) -> Clock:
+    def clock(self) -> VirtualClock:
         """Virtual time, and the clients' devices."""
         assert self._who.clock is not None, "a schedule without rounds needs a device model"
         return self._who.clock
@@ -111,7 +111,7 @@ class Coordinator:
         self.step, self.totals, self._evaluated = step, Totals(), {}
         self._side.begin(step)
         if self._away:  # they go on
-            self._stages.begin("train", sorted(self._away), "before_upload")
+            self._stages.begin("train", sorted(self._away))
 
     def act(self, uploads: Mapping[int, Payload]) -> None:
         """Run the server's hooks, in a dry run; otherwise the run does so after each step."""
@@ -153,7 +153,7 @@ class Coordinator:
         work = []
         for client, (step, blob) in tasks.items():
             work.append(self._training(client, step, blob, skip))
-        self._stages.begin("train", [*tasks], "before_upload")
+        self._stages.begin("train", [*tasks])
         return self._stages.replies("train", work, TrainReply, self.totals)
 
     def accept(self, tasks: Mapping[int, tuple[int, TrainReply]]) -> dict[int, Payload]:
@@ -239,7 +239,7 @@ class Coordinator:
                 work.insert(0, jobs.Evaluate(client, self.step - 1, blob=blob, may_fail=skip))
             self._pool.send(work)
         self._away.update(clients)
-        self._stages.begin("train", sorted(self._away), "before_upload")
+        self._stages.begin("train", sorted(self._away))
         return downloads
 
     def arrived(self, seconds: float) -> dict[int, TrainReply | None]:

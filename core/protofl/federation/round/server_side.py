@@ -188,7 +188,7 @@ class ServerSide:
                     expect_finite(update, f"{hook} of {' and '.join(composition.makers(hook))}")
                 state.global_state.merge(update)
         keep_apart(state.state)
-        return measured(self._plan, self._trial, state.global_state, uploads)
+        return measured(self._plan, self._trial, uploads)
 
     @torch.no_grad()
     def end_round(self, totals: Totals) -> dict[str, float | None]:

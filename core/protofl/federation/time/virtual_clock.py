@@ -55,7 +55,7 @@ def end_of_round(
     return end, dict(sorted(absent.items()))
 
 
-class Clock:
+class VirtualClock:
     """Virtual time of a trial.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import inspect
 import re
 from collections.abc import Mapping
@@ -13,14 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from protofl.errors import UsageError, unknown
-from protofl.hooks.hookspecs import (
-    HOOKSPEC_VERSION,
-    method,
-    parse_version,
-    resources,
-    rounds,
-    serves,
-)
+from protofl.hooks.hookspecs import method, resources, rounds
 from protofl.hooks.wire.keys import Keys, fault_of
 
 
@@ -131,35 +123,6 @@ def check_declared(label: str, plugin: type) -> None:
 
 
 NAME = re.compile(r"[a-z][a-z0-9_-]*")
-
-
-def check_version(plugin: Plugin, loaded: Any) -> None:  # noqa: ANN401 - it may be anything
-    """Check that a plugin can use this version of the hooks.
-
-    Raises:
-        UsageError: The plugin requires another version, or the form of the version is wrong.
-    """
-    required = getattr(loaded, "requires_hookspec", None)
-    if required is None:
-        return
-    owner = f"{plugin.distribution} {plugin.version}"
-    needed, have = parse_version(required), parse_version(HOOKSPEC_VERSION) or (0, 0)
-    if needed is None:
-        raise UsageError(
-            f"{plugin.label} of {owner}: requires_hookspec is {required!r}",
-            "a version of the hooks is MAJOR.MINOR in quotes",
-            f'write requires_hookspec = "{HOOKSPEC_VERSION}"',
-        )
-    if serves(needed, have):
-        return
-    do = f"update protofl (pip install -U protofl), or install an older {plugin.distribution}"
-    if needed < have:
-        do = f"update {plugin.distribution}: it was written for an older protofl"
-    raise UsageError(
-        f"{plugin.label} of {owner} needs version {required} of the hooks",
-        f"protofl {importlib.metadata.version('protofl')} has version {HOOKSPEC_VERSION}",
-        do,
-    )
 
 
 def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it may be anything

@@ -24,7 +24,6 @@ from protofl.hooks.discovery.kinds import (
     LOADERS,
     Plugin,
     check_class,
-    check_version,
     hooks_of,
 )
 from protofl.hooks.discovery.satellites import how_to_install
@@ -134,7 +133,6 @@ class Registry:
         plugin = self.find(kind, name)
         loaded = self._imported(plugin) if plugin.loaded is None else plugin.loaded
         try:
-            check_version(plugin, loaded)
             self._check_class(plugin, loaded)
         except BaseException as error:  # attributes of a class may raise anything
             if isinstance(error, ProtoflError) or not ends_hook(error):

@@ -62,7 +62,6 @@ LIFECYCLE_HOOKS = {
     "before_training": "client",
     "after_batch": "client",
     "after_training": "client",
-    "score_client": "client",
     "global_models": "server",
     "check_upload": "server",
     "receive_uploads": "server",
@@ -211,16 +210,6 @@ class MethodSpec:
     @hookspec(firstresult=True)
     def inference(self, client: Client, x: Tensor) -> Tensor:
         """Return class scores B×C of samples ``x``; writes nothing. None: an error."""
-
-    @hookspec
-    def score_client(self, client: Client, scores: Tensor, labels: Tensor) -> Mapping[str, float]:
-        """Return further figures of a client at its evaluation; writes nothing.
-
-        They are recorded as ``metrics``, ``METHOD.NAME``: the mean over test samples, over clients,
-        and each client's. ``scores`` [n, C] are the results of ``inference`` on the client's test
-        samples, ``labels`` [n] their classes. Clients without test samples are skipped. For figures
-        of scores only, write a metric, a kind of plugin for all methods. None: no figures.
-        """
 
     @hookspec
     def global_models(self, server: Server) -> Mapping[str, Module]:

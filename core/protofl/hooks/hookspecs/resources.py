@@ -7,9 +7,8 @@ Every plugin is a class with a docstring (its first line is shown in ``list-plug
 optional nested ``Config`` and no state on ``self``. A plugin that takes an argument after its name
 (``npz:PATH``, ``torchvision:resnet18,vgg11``) names the Config field for it in ``argument``.
 
-Every plugin, methods and transforms too, may declare ``requires_hookspec`` (the oldest version of
-these hooks that it runs with, see `protofl.HOOKSPEC_VERSION`), and ``check_options`` and
-``check_argument``, the options and the argument under which ``protofl check`` runs it.
+Every plugin, methods and transforms too, may declare ``check_options`` and ``check_argument``, the
+options and the argument under which ``protofl check`` runs it.
 
 Each of these hooks has one provider. Returning None is an error unless the hook says otherwise.
 """

@@ -113,11 +113,6 @@ class Spares:
         self._free: list[tuple[str, SplitModel]] = []
         self._built: dict[str, list[object]] = {}
 
-    @property
-    def any(self) -> bool:
-        """True if a model waits."""
-        return bool(self._free)
-
     def note(self, name: str, model: SplitModel) -> None:
         """Record the structure of a new model of an architecture."""
         if self._most and name not in self._built:

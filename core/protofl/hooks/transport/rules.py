@@ -117,7 +117,6 @@ def expect_finite(
 
 WORDS = {
     "several": "of `classes`: a class may have several rows; `several 9`: at most 9",
-    "varies": "`varies -1`: the size of the last dimension may differ (ranks), of PART/*/NAME too",
     "any": "it may have any type and shape, and under PART/* any name",
     "optional": "not every client, nor every round, has it",
 }
@@ -186,7 +185,7 @@ class Declarations:
     def varying(self, name: str) -> int:
         """Return the dimension of a key whose size may differ: -1 for the last; 0 for none."""
         key = self.keys.find(name)
-        return self.number(name, "varies") or (key.varies if key else 0)
+        return key.varies if key else 0
 
     def number(self, name: str, word: str) -> int | None:
         """Return the number after a word of `WORDS` about a name, 0 if it has none; else None."""
@@ -203,7 +202,7 @@ def _exemptions(owner: str, attribute: str, rules: object) -> dict[str, Mapping[
         for word, number in numbers.items():
             if word not in WORDS:
                 raise unknown(f"word in {attribute} of {owner}:", word, WORDS)
-            if not {"several": number >= 0, "varies": number < 0}.get(word, number == 0):
+            if number < 0 or (number and word != "several"):
                 raise UsageError(f"{attribute} of {owner}: {name!r} is {text!r}", WORDS[word])
         result[name] = numbers
     return result

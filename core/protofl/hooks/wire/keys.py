@@ -109,7 +109,7 @@ RUNTIME_KEYS: Mapping[str, Key] = {
 }  # fmt: skip
 """Keys that the runtime makes or reads, by name; words in capitals stand for any name.
 
-`Client.class_prototypes` makes the first three, ``--measure`` reads prototypes and public scores,
+`Client.class_prototypes` makes the first three, ``--measure`` reads public scores,
 and payload validation compares weights with the client's architecture.
 """
 

@@ -30,7 +30,7 @@ from protofl.runs.dry_run.state_checks import (
     weights_as_they_are,
 )
 
-READING = ("download_payload", "inference", "score_client", "global_models")
+READING = ("download_payload", "inference", "global_models")
 """Hooks that are called any number of times and write nothing."""
 
 CODING = ("encode_download", "decode_upload", "decode_download")

@@ -15,8 +15,6 @@ from protofl.system.options.settings import Settings
 class Lines:
     """Print a line for each event and each round."""
 
-    follows_steps = False
-
     def __init__(self) -> None:
         self._settings: Settings | None = None
         self._trial, self._best, self._score = -1, -math.inf, "accuracy"

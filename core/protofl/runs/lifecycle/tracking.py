@@ -37,11 +37,6 @@ class TrackedProgress:
         self._opened: list[tuple[Choice, Any]] = []
         self._count = 0
 
-    @property
-    def follows_steps(self) -> bool:
-        """Return True if steps are counted; trackers do not need them."""
-        return events.follows_steps(self._progress)
-
     def __enter__(self) -> TrackedProgress:
         return self
 

@@ -79,11 +79,6 @@ class RoundCommits:
         self._folder, self._progress = folder, progress
         self._thread: CommitThread | None = None
 
-    @property
-    def follows_steps(self) -> bool:
-        """Return True if steps are counted."""
-        return events.follows_steps(self._progress)
-
     def __call__(self, event: Event) -> None:
         """Report an event, and before it a round that has been committed by now.
 

@@ -76,11 +76,6 @@ class Series:
                 do=f"remove {self._folder}: the run itself does not need it",
             ) from None
 
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(entry.check.size for entry in self.entries.values())
-
     def retain(self, rounds: Collection[Round]) -> list[str]:
         """Retain the files of these rounds, and remove all others.
 
@@ -114,16 +109,13 @@ class Series:
                     file.unlink()
         return lost
 
-    def add(self, place: Round, tensors: Mapping[str, Tensor], header: Any) -> int:  # noqa: ANN401
+    def add(self, place: Round, tensors: Mapping[str, Tensor], header: Any) -> None:  # noqa: ANN401
         """Write the file of a round, and then its line in the journal.
 
         Args:
             place: Trial and round.
             tensors: The tensors.
             header: Any JSON value.
-
-        Returns:
-            The size of the file in bytes.
         """
         entries, (trial, round) = self.entries, place
         self._folder.mkdir(exist_ok=True)
@@ -132,7 +124,6 @@ class Series:
         entry = SeriesEntry(name, Check.of(self._folder / name))
         append(self._journal, _line(place, entry))
         entries[place] = entry
-        return entry.check.size
 
     def read(self, place: Round) -> Packed:
         """Read the file of a round; the tensors are views of it.

@@ -21,7 +21,7 @@ from protofl.system.options.parsing import (
     read_share,
 )
 
-MEASURES = ("train-accuracy", "global-accuracy", "margins", "public-logits", "flops")
+MEASURES = ("train-accuracy", "global-accuracy", "public-logits", "flops")
 """Figures that a run records on request, see docs/reference/record.md."""
 
 SIGHTS = ("prototypes", "features", "images")

@@ -52,7 +52,6 @@ class DPPrototypes(Budgeted):
 
     name = "dp-prototypes"
     draws_secretly = True
-    requires_hookspec = "1.0"
     check_options: ClassVar[dict[str, float]] = {"noise": 1.0, "least": 1.0}
     changes_counts = True
     replaces_uploads = True

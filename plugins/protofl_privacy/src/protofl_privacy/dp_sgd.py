@@ -55,7 +55,6 @@ class DPSGD(Budgeted):
 
     name = "dp-sgd"
     draws_secretly = True
-    requires_hookspec = "1.0"
     check_options: ClassVar[dict[str, float]] = {"noise": 1.0, "rate": 0.5}
     hides_samples = (
         "what comes of it gets no noise, so the upload would have no guarantee; methods that send "
@@ -270,8 +269,6 @@ class PerSample:
             try:
                 return self._map(weights, x, y, index)
             except Exception as error:  # one that is the method's own comes again
-                if pf.backends.device_is_full(error):
-                    raise
                 self._mapped = False
                 why = (str(error).strip() or type(error).__name__).splitlines()[0]
                 self.notes.append(

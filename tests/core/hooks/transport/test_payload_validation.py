@@ -234,8 +234,6 @@ def test_an_exemption_that_is_none_is_found_at_once():
 @pytest.mark.parametrize(
     ("words", "near"),
     [
-        ("varies 1", "'varies -1'"),
-        ("varies", "'varies -1'"),
         ("several -2", "'several 9'"),
         ("optional 3", "not every client"),
     ],
@@ -296,8 +294,10 @@ def test_hostile_prototypes_of_fedplvm(change, words):
 class Ranks:
     """Sends factors whose rank depends on the client and the round."""
 
-    uploads = {"factors/*": "a change of a layer"}
-    upload_rules = {"factors/*/down": "varies -2", "factors/*/up": "varies -1"}
+    uploads = {
+        "factors/*/down": pf.Key("[r, columns]", "a change of a layer", varies=-2),
+        "factors/*/up": pf.Key("[rows, r]", "a change of a layer", varies=-1),
+    }
 
     @pf.hookimpl
     def upload_payload(self, client):
@@ -318,7 +318,7 @@ def test_the_length_of_a_vector_is_no_number_of_rows(name, dry):
 
 
 class RanksUndeclared(Ranks):
-    upload_rules = {}
+    uploads = {"factors/*": "a change of a layer"}
 
 
 def test_a_dimension_of_own_keys_may_vary():
