@@ -72,7 +72,7 @@ class RoundsContract(Contract):
         lines = whole.rounds(STEPS)
         done = [Row(line) for line in half.rounds(2)]
         federation, packed = half.federation, pack_server(half.server)
-        desk = federation._desk  # its folder has the clients' states
+        desk = federation._coordinator  # its folder has the clients' states
         tensors = {name: tensor.clone() for name, tensor in packed[0].items()}
         federation._who.start(0, done)
         federation._open_schedule()
