@@ -48,10 +48,7 @@ class GeometricMedian:
             uploads, geometric_median(rows, present, config.tolerance, config.iterations)
         )
 
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Average the rows that are left."""
-        return mean_of_rows(server, uploads)
+    server_aggregate = staticmethod(mean_of_rows)
 
 
 LEAST = torch.finfo(torch.float64).tiny

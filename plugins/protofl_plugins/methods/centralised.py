@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import protofl as pf
 from protofl_plugins.engines.server_steps import minimise
@@ -73,7 +73,7 @@ class Centralised:
     def receive(self, client: pf.Client[Config]) -> None:
         """Install w_g."""
         if client.received.select("model/*"):
-            weights.install(client, "model")
+            weights.MODEL.receive(client)
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
@@ -131,10 +131,7 @@ class Centralised:
             trained.update(pf.models.pack_weights(model, f"model@{name}"))
         return trained
 
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate w_g of every architecture."""
-        return architecture_models.known_models(server)
+    global_models = staticmethod(architecture_models.known_models)
 
 
 def _train(

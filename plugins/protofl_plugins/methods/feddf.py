@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import protofl as pf
 from protofl import functional as F
@@ -55,10 +55,7 @@ class FedDF:
     }
     downloads = {"model/*": "the fused model of the client's architecture"}
 
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Take the paper's private epochs, optimiser and batches with ``epochs=paper``."""
-        return public_data.paper_defaults(config)
+    run_defaults = staticmethod(public_data.paper_defaults)
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
@@ -67,30 +64,11 @@ class FedDF:
             return ["patience holds public samples out, and there is one; give --public N"]
         return public_data.without_public(run)
 
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Build w_g of every architecture."""
-        return architecture_models.initial_models(server)
-
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send w_g of the client's architecture."""
-        return architecture_models.model_of(server, client_id)
-
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install w_g: w_i ← w_g."""
-        weights.install(client, "model")
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Send w_i, and n_i if the mean is weighted by it."""
-        return architecture_models.trained_model(client)
-
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Average w_g of every architecture over its clients of the round."""
-        return architecture_models.mean_models(server, uploads)
+    setup_server = staticmethod(architecture_models.initial_models)
+    download_payload = staticmethod(architecture_models.model_of)
+    receive = weights.MODEL.receive  # w_i ← w_g
+    upload_payload = staticmethod(architecture_models.trained_model)
+    server_aggregate = staticmethod(architecture_models.mean_models)
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -108,10 +86,7 @@ class FedDF:
             fused.update(pf.models.pack_weights(student, f"model@{name}"))
         return fused
 
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate w_g of every architecture."""
-        return architecture_models.known_models(server)
+    global_models = staticmethod(architecture_models.known_models)
 
 
 def _distil(

@@ -29,7 +29,7 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins.engines.server_steps import steps
 from protofl_plugins.shared import trained_prototypes as trained
-from protofl_plugins.shared.prototypes import MEANS, guides, sent_rows
+from protofl_plugins.shared.prototypes import MEANS, global_prototypes, guides, sent_rows
 
 THRESHOLD, TEMPERATURE = 0.3, 0.5
 """Constants of the adaptive weights in the published code."""
@@ -77,20 +77,9 @@ class FedORGP:
         "--use server_aggregate=fedproto --set fedproto.aggregate=uniform"
     }
 
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """P̃^c from N(0, 1) and F; the first P̂."""
-        return trained.set_up(server)
-
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """P̂."""
-        return server.global_state.select("prototypes")
-
-    @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
-        """P̂ as a table C×K, and the classes that have one."""
-        return guides(client)
+    setup_server = staticmethod(trained.set_up)
+    download_payload = staticmethod(global_prototypes)  # P̂
+    before_training = staticmethod(guides)
 
     @pf.hookimpl
     def local_loss(

@@ -38,32 +38,9 @@ class FedPer:
         "extractor/*": pf.Key("as the parameter", "W_B, the average of the clients' extractors")
     }
 
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require one architecture, so that W_B has one shape."""
-        return weights.unequal_extractors(run)
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Build W_B."""
-        return pf.models.pack_weights(weights.built_model(server).extractor, "extractor")
-
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send W_B."""
-        return server.global_state.select("extractor/*")
-
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install W_B: W_B,j ← W_B."""
-        weights.install(client, "extractor")
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Send W_B,j and n_j."""
-        return weights.trained_weights(client, "extractor")
-
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Average: W_B ← Σ_j γ_j · W_B,j."""
-        return weights.mean_weights(server, uploads, "extractor")
+    requires = weights.EXTRACTOR.requires
+    setup_server = weights.EXTRACTOR.setup_server  # W_B
+    download_payload = weights.EXTRACTOR.download_payload  # W_B
+    receive = weights.EXTRACTOR.receive  # W_B,j ← W_B
+    upload_payload = weights.EXTRACTOR.upload_payload  # W_B,j and n_j
+    server_aggregate = weights.EXTRACTOR.server_aggregate  # W_B ← Σ_j γ_j · W_B,j

@@ -56,10 +56,7 @@ class FedRep:
         "extractor/*": pf.Key("as the parameter", "φ, the average of the clients' extractors")
     }
 
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require one architecture, so that φ has one shape."""
-        return weights.unequal_extractors(run)
+    requires = weights.EXTRACTOR.requires
 
     @pf.hookimpl
     def phases(self, config: Config) -> list[pf.Phase]:
@@ -69,27 +66,8 @@ class FedRep:
             pf.Phase("representation", trains=("extractor",)),
         ]
 
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Build φ."""
-        return pf.models.pack_weights(weights.built_model(server).extractor, "extractor")
-
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send φ."""
-        return server.global_state.select("extractor/*")
-
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install φ: φ_i ← φ."""
-        weights.install(client, "extractor")
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Send φ_i and n_i."""
-        return weights.trained_weights(client, "extractor")
-
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Average: φ ← 1/(rn) · Σ_i φ_i."""
-        return weights.mean_weights(server, uploads, "extractor")
+    setup_server = weights.EXTRACTOR.setup_server  # φ
+    download_payload = weights.EXTRACTOR.download_payload  # φ
+    receive = weights.EXTRACTOR.receive  # φ_i ← φ
+    upload_payload = weights.EXTRACTOR.upload_payload  # φ_i and n_i
+    server_aggregate = weights.EXTRACTOR.server_aggregate  # φ ← 1/(rn) · Σ_i φ_i

@@ -34,12 +34,13 @@ from protofl import functional as F
 from protofl_plugins.shared.prototypes import (
     MEANS,
     Average,
-    class_prototypes,
+    collect_online,
     guide_weight,
     mean_prototypes,
-    nearest_prototype,
     of_all_classes,
     received_prototypes,
+    scores_by_distance,
+    sent_prototypes,
     with_absent,
 )
 
@@ -206,11 +207,7 @@ class FedSA:
             "calibration": config.lambda_3 * L_CC,
         }
 
-    @pf.hookimpl
-    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
-        """Add the batch to the sums of P_i^c (Eq. 2), if they are taken during training."""
-        if client.config.collect == "online":
-            client.collect_prototypes(batch, output)
+    after_batch = staticmethod(collect_online)
 
     @pf.hookimpl
     def after_training(self, client: pf.Client[Config]) -> None:
@@ -218,10 +215,7 @@ class FedSA:
         table, known = client.class_prototypes().table("prototypes", client.num_classes)
         client.state["margin"] = average_margin(client.config, table, known)
 
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c (Eq. 2), with counts if Eq. 3 weights by them."""
-        return class_prototypes(client, client.config.aggregate)
+    upload_payload = staticmethod(sent_prototypes)
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -245,7 +239,7 @@ class FedSA:
         if client.config.inference == "head":
             return client.head(client.features(x))
         anchor = client.config.inference == "anchor"
-        return nearest_prototype(client, x, "prototypes" if anchor else "global_prototypes")
+        return scores_by_distance(client, x, "prototypes" if anchor else "global_prototypes")
 
 
 # --- the equations --------------------------------------------------------------------------------

@@ -36,8 +36,9 @@ from protofl import functional as F
 from protofl_plugins.shared.prototypes import (
     MEANS,
     MeansConfig,
-    class_prototypes,
+    collect_online,
     mean_prototypes,
+    sent_prototypes,
     with_absent,
 )
 
@@ -106,16 +107,8 @@ class FedSAF:
             terms["structure"] = config.lambda_ * torch.stack(losses).mean()
         return terms
 
-    @pf.hookimpl
-    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
-        """Add the batch to the sums of P_i^c, if they are taken during training."""
-        if client.config.collect == "online":
-            client.collect_prototypes(batch, output)
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c, with counts if the mean weights by them."""
-        return class_prototypes(client, client.config.aggregate)
+    after_batch = staticmethod(collect_online)
+    upload_payload = staticmethod(sent_prototypes)
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:

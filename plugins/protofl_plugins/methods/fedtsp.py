@@ -33,7 +33,7 @@ from protofl_plugins.shared.class_descriptions import (
     class_texts,
     read_descriptions,
 )
-from protofl_plugins.shared.prototypes import MEANS, of_all_classes
+from protofl_plugins.shared.prototypes import MEANS, of_all_classes, sent_without_counts
 from protofl_plugins.text_encoders.encoder import LoadedOnce, TextEncoder
 
 DEVIATION = 0.02
@@ -147,10 +147,7 @@ class FedTSP:
         align = cross_entropy(scores, y, reduction="sum") / len(y)
         return {"ce": ce, "align": client.config.lambda_ * align}
 
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c, without counts."""
-        return client.class_prototypes().select("prototypes")
+    upload_payload = staticmethod(sent_without_counts)  # P_i^c, without counts
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:

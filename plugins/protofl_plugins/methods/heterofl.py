@@ -64,10 +64,7 @@ class HeteroFL:
         """Send W_i."""
         return submodels.part_of(server, client_id, self.shift(server))
 
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install W_i."""
-        weights.install(client, "model")
+    receive = weights.MODEL.receive  # W_i
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.LossData:

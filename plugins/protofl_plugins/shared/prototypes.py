@@ -45,12 +45,48 @@ def received_prototypes(client: pf.Client[Any], name: str = "prototypes") -> tup
     return client.received.table(name, client.num_classes, client.feature_dim)
 
 
+@pf.hookimpl
 def guides(client: pf.Client[Any]) -> pf.LossData:
-    """Return what a loss needs of `received_prototypes`, ``P`` and ``known``; {} without any."""
+    """Give the loss the `received_prototypes`, ``P`` and ``known``; nothing without any."""
     if "prototypes" not in client.received:
         return {}
     P, known = received_prototypes(client)
     return {"P": P, "known": known}
+
+
+@pf.hookimpl
+def guides_of_before(client: pf.Client[Any]) -> pf.LossData:
+    """Return the `guides`, and keep P_i^c of the model before training with ``collect=before``."""
+    if client.config.collect == "before":
+        client.scratch["prototypes"] = client.class_prototypes().select("prototypes")
+    return guides(client)
+
+
+@pf.hookimpl
+def collect_online(client: pf.Client[Any], batch: pf.Batch, output: pf.Output) -> None:
+    """Add a batch to the sums of P_i^c (Eq. 2), if they are taken during training."""
+    if client.config.collect == "online":
+        client.collect_prototypes(batch, output)
+
+
+@pf.hookimpl
+def sent_prototypes(client: pf.Client[Any]) -> pf.Payload:
+    """Send P_i^c (Eq. 2), with counts if Eq. 3 weights by them."""
+    return class_prototypes(client, client.config.aggregate)
+
+
+@pf.hookimpl
+def sent_without_counts(client: pf.Client[Any]) -> pf.Payload:
+    """Send P_i^c (Eq. 2) without counts, of the model before training if they were kept."""
+    if "prototypes" in client.scratch:
+        return cast(pf.Payload, client.scratch["prototypes"])
+    return class_prototypes(client, "uniform")
+
+
+@pf.hookimpl
+def default_weight(config: Any) -> dict[str, Any]:  # noqa: ANN401 - options of several methods
+    """Return λ, with the default that belongs to the distance."""
+    return {"lambda_": guide_weight(config.lambda_, config.distance)}
 
 
 def guide_weight(weight: float | None, distance: str) -> float:
@@ -93,7 +129,13 @@ def guide(config: Any, features: Tensor, labels: Tensor, P: Tensor, known: Tenso
     return cast(Tensor, weight * len(means) / present.sum(dtype=term.dtype) * term)
 
 
-def nearest_prototype(client: pf.Client[Any], x: Tensor, name: str = "prototypes") -> Tensor:
+@pf.hookimpl
+def nearest_prototype(client: pf.Client[Any], x: Tensor) -> Tensor:
+    """Predict the class of the nearest prototype, see `scores_by_distance`."""
+    return scores_by_distance(client, x, "prototypes")
+
+
+def scores_by_distance(client: pf.Client[Any], x: Tensor, name: str) -> Tensor:
     """Return minus the distance to every prototype, B×C; a class without one can't be predicted.
 
     Before the first prototypes arrive the head decides, and of a multi-label task always: the
@@ -107,6 +149,12 @@ def nearest_prototype(client: pf.Client[Any], x: Tensor, name: str = "prototypes
 
 
 # --- on the server --------------------------------------------------------------------------------
+
+
+@pf.hookimpl
+def global_prototypes(server: pf.Server[Any], client_id: int) -> pf.Payload:
+    """Send the global prototypes."""
+    return server.global_state.select("prototypes")
 
 
 def mean_prototypes(

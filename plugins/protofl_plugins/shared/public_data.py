@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 import protofl as pf
 from protofl_plugins.engines.server_steps import minimise
@@ -74,6 +74,7 @@ class ServerTrainingConfig(EpochsConfig):
 # --- before the run -------------------------------------------------------------------------------
 
 
+@pf.hookimpl
 def paper_defaults(config: EpochsConfig) -> dict[str, Any]:
     """Return the paper's private epochs, optimiser and batches with ``epochs=paper``."""
     if config.epochs != "paper":
@@ -81,6 +82,7 @@ def paper_defaults(config: EpochsConfig) -> dict[str, Any]:
     return {**PAPER_RUN, "local_epochs": config.paper_epochs["local_epochs"]}
 
 
+@pf.hookimpl
 def without_public(run: pf.RunInfo) -> list[str]:
     """Return the reason why there is nothing to distil on: the run has no public samples."""
     if run.public:
@@ -161,6 +163,12 @@ def evaluated(
 
 
 # --- models on the server -------------------------------------------------------------------------
+
+
+@pf.hookimpl
+def server_models(server: pf.Server) -> dict[str, nn.Module]:
+    """Evaluate the models that the method keeps on the server."""
+    return dict(server.modules)
 
 
 def server_model(server: pf.Server) -> pf.models.SplitModel:

@@ -122,7 +122,7 @@ def absent_classes(client: pf.Client[SubmodelConfig]) -> Tensor:
 def trained_part(client: pf.Client[SubmodelConfig]) -> pf.Payload:
     """Return the client's part after training, n_i and its classes."""
     classes = (~absent_classes(client)).nonzero().flatten()
-    return pf.Payload(weights.trained_weights(client, "model"), classes=classes)
+    return pf.Payload(weights.MODEL.upload_payload(client), classes=classes)
 
 
 def mean_over_holders(
