@@ -25,7 +25,7 @@ import numpy as np
 import protofl as pf
 from protofl import schedules
 from protofl_plugins.schedules.options import AsynchronousConfig
-from protofl_plugins.schedules.stale_uploads import as_it_counts
+from protofl_plugins.schedules.upload_queue import UploadQueue
 
 PAUSE = 1.0
 """Seconds between two looks at which clients are there."""
@@ -48,7 +48,7 @@ class Flight:
     end: float = 0.0
 
 
-class RealTimeQueue:
+class RealTimeQueue(UploadQueue):
     """The schedule of a trial: see the module.
 
     Args:
@@ -58,18 +58,12 @@ class RealTimeQueue:
     """
 
     def __init__(self, desk: schedules.Desk, config: AsynchronousConfig, buffer: int) -> None:
-        self._desk, self._config, self._buffer = desk, config, buffer
-        plan = desk.plan
-        self._concurrency = config.concurrency or plan.info.participants
-        self._every = config.eval_uploads or plan.settings.eval_every * plan.info.participants
+        super().__init__(desk, config, buffer)
         self._flights: dict[int, Flight] = {}
         self._landed: dict[int, tuple[Flight, schedules.TrainReply]] = {}
         self._alone: float | None = None  # since when nobody has been in flight
         self._draws = 0
         self._began, self._earlier = time.monotonic(), 0.0
-        self._now, self._before = 0.0, 0.0
-        self._uploads, self._ended, self._ended_before = 0, 0, 0
-        self._line: dict[str, Any] = {}
 
     def _clock(self) -> float:
         """Return the seconds of the trial so far, without pauses between interrupted runs."""
@@ -82,7 +76,7 @@ class RealTimeQueue:
         desk, self._alone, self._draws = self._desk, None, 0
         self._before, self._ended_before = self._now, self._ended
         accepted, uploads, asked = dict[int, Flight](), dict[int, pf.Payload](), set[int]()
-        members, busy, begins = len(desk.members()), 0.0, True
+        busy, begins = 0.0, True
         while (lacking := self._buffer - len(accepted)) > 0:
             # 1. Ask clients whose machines are there, and have nothing to do.
             if begins or len(self._landed) < lacking:
@@ -105,14 +99,9 @@ class RealTimeQueue:
                 if reply is not None:  # otherwise the record has the reason
                     self._landed[client] = flight, reply
         self._now = self._clock()
-        self._uploads += len(accepted)
         busy += sum(self._now - max(f.start, self._before) for f in self._flights.values())
-        self._write(step, accepted, busy, members)
-        weighed = {}
-        for client in sorted(uploads):
-            download = accepted[client].download
-            weighed[client] = as_it_counts(desk, self._config, client, uploads[client], download)
-        return weighed
+        self._write(step, dict(sorted(accepted.items())), busy)
+        return self._weighed(uploads, {c: f.download for c, f in accepted.items()})
 
     def _taken(self, count: int) -> dict[int, tuple[Flight, schedules.TrainReply]]:
         """Take the first uploads out of the buffer, without those that are too stale."""
@@ -162,41 +151,21 @@ class RealTimeQueue:
 
     # --- the record -----------------------------------------------------------------------------
 
-    def _write(self, step: int, accepted: Mapping[int, Flight], busy: float, members: int) -> None:
+    def _write(self, step: int, accepted: Mapping[int, Flight], busy: float) -> None:
         """Write the line of the step."""
-        versions = {client: flight.version for client, flight in sorted(accepted.items())}
-        ages = [step - version for version in versions.values()]
-        length = members * (self._now - self._before)
-        self._line = {
+        versions = {client: flight.version for client, flight in accepted.items()}
+        self._end(step, versions, busy)
+        self._line |= {
             "clock": "real",
             "time": round(self._now, 3),
-            "version": step + 1,
-            "uploads": self._uploads,
-            "staleness": {
-                "mean": sum(ages) / len(ages) if ages else None,
-                "max": max(ages, default=None),
-            },
-            "idle": max(0.0, 1 - busy / length) if length else None,
             "versions": {str(client): version for client, version in versions.items()},
-            "seconds": {
-                str(c): round(flight.end - flight.start, 3)
-                for c, flight in sorted(accepted.items())
-            },
+            "seconds": {str(c): round(f.end - f.start, 3) for c, f in accepted.items()},
         }
 
     def line(self) -> dict[str, Any]:
         """Return the step's moment, version, staleness, idle share, and what its scores are of."""
         evaluated = {str(client): version for client, version in self._desk.evaluated.items()}
         return {**self._line, **({"evaluated": evaluated} if evaluated else {})}
-
-    def is_due(self, step: int) -> bool:
-        """Return True if uploads or seconds pass a multiple of those between evaluations.
-
-        Lost uploads count, too, as they do in rounds.
-        """
-        if seconds := self._config.eval_seconds:
-            return self._now // seconds > self._before // seconds
-        return self._ended // self._every > self._ended_before // self._every
 
     # --- checkpoints ----------------------------------------------------------------------------
 

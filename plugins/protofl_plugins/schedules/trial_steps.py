@@ -14,6 +14,7 @@ STEP = 2
 """The dry run's rounds before."""
 
 
+@pf.hookimpl
 def try_stale_steps(
     desk: schedules.Desk, note: Callable[[str], None], config: AsynchronousConfig
 ) -> None:
@@ -63,7 +64,7 @@ def try_stale_steps(
             "the server acts on the uploads of some clients",
             "take --schedule rounds, or options with which the server keeps it",
         )
-    if not shared and (config.mixing < 1 or config.weight != "constant"):
+    if not shared and (config.mixing < 1 or config.a):
         note(
             f"{method} uploads and downloads no common key: the weight of stale uploads and mixing "
             "change nothing"
