@@ -68,9 +68,7 @@ class FedDAP:
     }
     downloads = {
         **weights.DOWNLOADS,
-        "prototypes": pf.Key(
-            "[n, K]", "P^(c,d) of the classes and domains that anybody has sent", by_class=True
-        ),
+        "prototypes": "P^(c,d) of the classes and domains that anybody has sent",
         "domains": pf.Key("[n] int", "the domain of each prototype", by_class=True),
     }
     download_rules = {"classes": "several"}

@@ -109,9 +109,7 @@ class FedKTL:
         "guide": "μ·L_M, Eq. 4",
     }
     uploads = {
-        "prototypes": pf.Key(
-            "[n, K]", "P_i^c of the client's classes in the ETF space", by_class=True
-        ),
+        "prototypes": "P_i^c of the client's classes in the ETF space",
         "classes": "which classes the client has",
     }
     downloads = {

@@ -67,11 +67,7 @@ class FedORGP:
         "align": "λ_c·E L_R(f(x), P̂^y), the second part of Eq. 8",
     }
     uploads = MEANS
-    downloads = {
-        "prototypes": pf.Key(
-            "[n, K]", "P̂^c of all classes, also of those that the client lacks", by_class=True
-        )
-    }
+    downloads = {"prototypes": "P̂^c of all classes, also of those that the client lacks"}
     ablations = {
         "w/o OR (Table 5)": "--set send_initial=false --use server_train=local "
         "--use server_aggregate=fedproto --set fedproto.aggregate=uniform"

@@ -73,16 +73,12 @@ class FedPLVM:
     }
     uploads = {
         **weights.UPLOADS,
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_i^c, several of each class: means of clusters of features",
-            by_class=True,
-        ),
+        "prototypes": "P_i^c, several of each class: means of clusters of features",
         "classes": "the class of each; how often it occurs tells the number of clusters",
     }
     downloads = {
         **weights.DOWNLOADS,
-        "prototypes": pf.Key("[n, K]", "𝒫^c of the classes that anybody has sent", by_class=True),
+        "prototypes": "𝒫^c of the classes that anybody has sent",
     }
     native_widths = False
     upload_rules = {"classes": f"several {MOST}"}

@@ -55,9 +55,7 @@ class FedProto:
         **MEANS,
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
-    downloads = {
-        "prototypes": pf.Key("[n, K]", "P̄^c of the classes that anybody has sent", by_class=True)
-    }
+    downloads = {"prototypes": "P̄^c of the classes that anybody has sent"}
 
     resolve = staticmethod(default_weight)  # λ
     download_payload = staticmethod(global_prototypes)  # P̄

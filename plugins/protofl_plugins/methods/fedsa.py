@@ -137,7 +137,7 @@ class FedSA:
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
     downloads = {
-        "prototypes": pf.Key("[n, K]", "Ā of all classes", by_class=True),
+        "prototypes": "Ā of all classes",
         "global_prototypes": pf.Key(
             "[n, K]", "P̄ of this round, with inference=prototype only", by_class=True
         ),

@@ -69,7 +69,7 @@ class FedSAF:
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
     downloads = {
-        "prototypes": pf.Key("[n, K]", "P̄^c of the classes that anybody has sent", by_class=True),
+        "prototypes": "P̄^c of the classes that anybody has sent",
         "prototypes/*": pf.Key(
             "[n, WIDTH]", "with native widths in its place: P̄_K^c of each width K"
         ),

@@ -89,11 +89,7 @@ class FedTGP:
         "align": "λ·E_c φ(P_i^c, P̂^c), the second part of Eq. 11",
     }
     uploads = MEANS
-    downloads = {
-        "prototypes": pf.Key(
-            "[n, K]", "P̂^c of all classes, also of those that the client lacks", by_class=True
-        )
-    }
+    downloads = {"prototypes": "P̂^c of all classes, also of those that the client lacks"}
     ablations = {
         "SCL (Table 6)": "--set margin=none",
         "FM (Table 6)": "--set margin=fixed --set delta=1",

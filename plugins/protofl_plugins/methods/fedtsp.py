@@ -83,7 +83,7 @@ class FedTSP:
     terms = {"ce": "cross-entropy", "align": "λ·E ℓ(e^s·cos(f(x), T^·), y)"}
     uploads = MEANS
     downloads = {
-        "prototypes": pf.Key("[n, K]", "T of all classes", by_class=True),
+        "prototypes": "T of all classes",
         "classes": "all classes",
         "logit_scale": pf.Key("[]", "s"),
     }

@@ -98,7 +98,7 @@ class FPL:
     }
     downloads = {
         **weights.DOWNLOADS,
-        "prototypes": pf.Key("[n, K]", "𝒫^k of the classes that anybody has sent", by_class=True),
+        "prototypes": "𝒫^k of the classes that anybody has sent",
     }
     download_rules = {"classes": "several"}
     ablations = {

@@ -90,11 +90,7 @@ class ProtoNorm:
         "align": "λ·E ‖f(x) − s·P^y‖²/K, of the samples whose class has a prototype",
     }
     uploads = MEANS
-    downloads = {
-        "prototypes": pf.Key(
-            "[n, K]", "P^c, unit vectors, of the classes that anybody has sent", by_class=True
-        )
-    }
+    downloads = {"prototypes": "P^c, unit vectors, of the classes that anybody has sent"}
     ablations = {
         "without prototype alignment": "--set alignment=false",
         "without prototype upscaling": "--set scale=1",

@@ -19,7 +19,7 @@ import protofl as pf
 from protofl import functional as F
 
 MEANS = {
-    "prototypes": pf.Key("[n, K]", "P_i^c of the client's classes: mean features", by_class=True),
+    "prototypes": "P_i^c of the client's classes: mean features",
     "classes": "which classes the client has",
 }
 """Keys of a method whose clients send one prototype for each class."""
