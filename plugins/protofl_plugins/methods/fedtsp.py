@@ -29,7 +29,6 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared.class_descriptions import (
     check_descriptions,
-    check_template,
     class_texts,
     read_descriptions,
 )
@@ -68,15 +67,9 @@ class FedTSP:
         m: int = pf.Field(5, ge=1, description="m, trainable token embeddings of a class")
         steps: int = pf.Field(10, ge=0, description="steps of the server in a round")
         server_lr: float = pf.Field(0.01, gt=0, description="learning rate of the server's SGD")
-        template: str | None = pf.Field(
-            None,
-            description="text of a class, with {class} and perhaps {description}. None: 'A photo "
-            "of a {class}.' or 'A photo of a {class}: {description}'",
-        )
         descriptions: Path | dict[str, list[str]] | None = pf.Field(
             None,
-            description="a file with one or more descriptions of each class: lines CLASS: TEXT, or "
-            "TOML",
+            description="a file with one or more descriptions of each class, in lines CLASS: TEXT",
         )
 
     asynchronous = True
@@ -101,7 +94,6 @@ class FedTSP:
         descriptions, source = config.descriptions, "descriptions"
         if isinstance(descriptions, Path):
             descriptions, source = read_descriptions(descriptions), str(descriptions)
-        check_template(config.template, described=descriptions is not None)
         if descriptions is None:
             return places
         check_descriptions(descriptions, run.class_names, source)
@@ -207,7 +199,7 @@ def embeddings(server: pf.Server[FedTSP.Config]) -> Tensor:
     if loaded.encoder.names_only:
         return loaded.embed(server.class_names)
     assert not isinstance(config.descriptions, Path)
-    texts, owners = class_texts(server.class_names, config.template, config.descriptions)
+    texts, owners = class_texts(server.class_names, config.descriptions)
     text_embeddings = (
         loaded.embed(texts) if prompts is None else loaded.embed_prompts(texts, prompts[owners])  # type: ignore[index]
     )
@@ -242,9 +234,9 @@ def _checked(server: pf.Server[FedTSP.Config]) -> TextEncoder:
             f"{name}: trains=prompts needs an encoder whose tokens can be replaced",
             do="set trains=scale or trains=nothing, or give another encoder",
         )
-    if encoder.names_only and (config.template or config.descriptions):
+    if encoder.names_only and config.descriptions:
         raise pf.UsageError(
-            f"{name} takes names of classes only, so template and descriptions have no effect",
+            f"{name} takes names of classes only, so descriptions have no effect",
             do="leave them out, or give another encoder",
         )
     if encoder.note:
