@@ -14,6 +14,8 @@ and infer by their own head.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import protofl as pf
 from protofl_plugins.shared import weights
 
@@ -44,3 +46,46 @@ class FedPer:
     receive = weights.EXTRACTOR.receive  # W_B,j ← W_B
     upload_payload = weights.EXTRACTOR.upload_payload  # W_B,j and n_j
     server_aggregate = weights.EXTRACTOR.server_aggregate  # W_B ← Σ_j γ_j · W_B,j
+
+
+class FedRep(FedPer):
+    """Clients share a representation and train their own heads first (Collins et al., 2021).
+
+    Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML
+    2021 (arXiv 2102.07078), algorithm 1. In each round, with epochs in place of single updates:
+
+        h_i     ← GRD(f_i(h_i, φ), h_i, α), τ_h times: epochs on the head, φ fixed
+        φ_i     ← GRD(f_i(h_i, φ_i), φ_i, α) from φ_i = φ: epochs on the representation, h_i fixed
+        server  φ ← 1/(rn) · Σ_i φ_i over the rn clients of the round
+
+    φ is the feature extractor, h_i the head, as in FedPer otherwise. The statistics of BatchNorm in
+    the extractor belong to φ; both phases update them.
+    """
+
+    class Config(FedPer.Config, pf.VariantConfig):
+        """Options, with the paper's symbols."""
+
+        deviations = {
+            "aggregate": pf.Deviation(
+                "algorithm 1", "uniform", "weighted", "the code weights φ_i by n_i"
+            ),
+        }
+        head_epochs: int = pf.Field(
+            10,
+            ge=1,
+            description="τ_h, epochs of the head before those of φ, whose number is "
+            "--local-epochs; many fit the head to the φ received",
+        )
+        aggregate: Literal["weighted", "uniform"] = pf.Field(
+            None, description="weights n_i/n of the average, or 1/(rn)"
+        )
+
+    check_options = {"head_epochs": 2}
+
+    @pf.hookimpl
+    def phases(self, config: Config) -> list[pf.Phase]:
+        """Train the head for τ_h epochs, then the representation."""
+        return [
+            pf.Phase("head", epochs=config.head_epochs, trains=("head",)),
+            pf.Phase("representation", trains=("extractor",)),
+        ]
