@@ -33,7 +33,7 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared.prototypes import (
     MEANS,
-    Average,
+    SentMeansConfig,
     collect_online,
     guide_weight,
     mean_prototypes,
@@ -50,17 +50,11 @@ Rows = Literal["class", "sample"]
 class FedSA:
     """Semantic anchors guide features, enforce margins, calibrate heads (Zhou et al., 2025)."""
 
-    class Config(pf.VariantConfig):
-        """Options, with the paper's symbols."""
+    class Config(SentMeansConfig):
+        """Options, with the paper's symbols; shared: collect, aggregate."""
 
         official = {"drop_last": True}
-        deviations = {
-            "collect": pf.Deviation(
-                "Eq. 2", "eval", "online", "the code collects in train mode, before each step"
-            ),
-            "aggregate": pf.Deviation(
-                "Eq. 3", "weighted", "uniform", "the code takes the plain mean and sends no counts"
-            ),
+        deviations = SentMeansConfig.deviations | {
             "distance": pf.Deviation(
                 "Eq. 5", "l2", "mse", "λ₁ = 0.1 and 10 belong to two different losses"
             ),
@@ -83,13 +77,6 @@ class FedSA:
                 "not stated", "anchor", "prototype", "the code takes this round's mean prototypes"
             ),
         }
-        collect: Literal["eval", "online"] = pf.Field(
-            None,
-            description="take prototypes in an evaluation pass after training, or during training",
-        )
-        aggregate: Average = pf.Field(
-            None, description="mean over clients by counts, plain, or as Eq. 3 is printed"
-        )
         lambda_1: float = pf.Field(
             None, ge=0, description="λ₁ of L_R. None: 0.1 for distance=l2, 10 for mse"
         )

@@ -211,8 +211,8 @@ def of_all_classes(rows: Tensor, name: str = "prototypes") -> pf.Payload:
 # --- options --------------------------------------------------------------------------------------
 
 
-class MeansConfig(pf.VariantConfig):
-    """Options of a method whose server averages prototypes (Eq. 2 and 3)."""
+class SentMeansConfig(pf.VariantConfig):
+    """Options of prototypes that clients send (Eq. 2) and the server averages (Eq. 3)."""
 
     deviations = {
         "collect": pf.Deviation(
@@ -220,9 +220,6 @@ class MeansConfig(pf.VariantConfig):
         ),
         "aggregate": pf.Deviation(
             "Eq. 3", "weighted", "uniform", "the code takes the plain mean and sends no counts"
-        ),
-        "absent": pf.Deviation(
-            "Eq. 3", "keep", "forget", "the code knows only the classes of this round's clients"
         ),
     }
     collect: Literal["eval", "online"] = pf.Field(
@@ -232,6 +229,16 @@ class MeansConfig(pf.VariantConfig):
     aggregate: Average = pf.Field(
         None, description="mean over clients by counts, plain, or as Eq. 3 is printed"
     )
+
+
+class MeansConfig(SentMeansConfig):
+    """Options of a method that sends the means of Eq. 3."""
+
+    deviations = SentMeansConfig.deviations | {
+        "absent": pf.Deviation(
+            "Eq. 3", "keep", "forget", "the code knows only the classes of this round's clients"
+        ),
+    }
     absent: Absent = pf.Field(
         None, description="P̄^c of a class that no client of the round has: the last, or none"
     )
