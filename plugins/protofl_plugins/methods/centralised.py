@@ -83,26 +83,6 @@ class Centralised:
         return pf.Payload({"inputs": client.train.inputs(), "labels": client.train.y})
 
     @pf.hookimpl
-    def check_upload(self, server: pf.Server[Config], client_id: int, upload: pf.Payload) -> str:
-        """Refuse labels of unknown classes, and samples without their labels."""
-        sent = [name for name in ("inputs", "labels") if name in upload]
-        if not sent:
-            return ""
-        if len(sent) == 1:
-            return f"{sent[0]} alone, expected inputs and labels"
-        y, count = upload["labels"], len(upload["inputs"])
-        if len(y) != count:
-            return f"{len(y)} labels for {count} samples"
-        task, last = server.task, server.num_classes - 1
-        if task.name == "regression":
-            return ""  # any number is a label
-        if task.name == "multilabel":
-            outside, expected = y[(y != 0) & (y != 1)], "0 or 1"
-        else:
-            outside, expected = y[(y < 0) | (y > last)], f"0 to {last}"
-        return f"the label {outside[0].item():g}, expected {expected}" if len(outside) else ""
-
-    @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """Keep the samples of the clients."""
         return pf.Payload(
