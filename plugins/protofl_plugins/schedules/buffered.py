@@ -7,6 +7,8 @@ Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AIST
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import protofl as pf
 from protofl import schedules
 from protofl_plugins.schedules.event_queue import EventQueue
@@ -33,7 +35,10 @@ class Buffered:
         """Refuse what needs rounds, or all clients at once."""
         check_asynchronous(plan, config, buffer_of(plan, config))
 
-    try_out = staticmethod(try_stale_steps)
+    @pf.hookimpl
+    def try_out(self, desk: schedules.Desk, note: Callable[[str], None], config: Config) -> None:
+        """Act on the upload of one of two clients."""
+        try_stale_steps(desk, note, config)
 
     @pf.hookimpl
     def open_schedule(self, desk: schedules.Desk, config: Config) -> schedules.Schedule:

@@ -6,6 +6,8 @@ Xie, Koyejo, Gupta: "Asynchronous Federated Optimization", 2019 (FedAsync), with
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import protofl as pf
 from protofl import schedules
 from protofl_plugins.schedules.event_queue import EventQueue
@@ -36,7 +38,10 @@ class Continuous:
         """Refuse what needs rounds, or all clients at once."""
         check_asynchronous(plan, config, 1)
 
-    try_out = staticmethod(try_stale_steps)
+    @pf.hookimpl
+    def try_out(self, desk: schedules.Desk, note: Callable[[str], None], config: Config) -> None:
+        """Act on the upload of one of two clients."""
+        try_stale_steps(desk, note, config)
 
     @pf.hookimpl
     def open_schedule(self, desk: schedules.Desk, config: Config) -> schedules.Schedule:

@@ -14,7 +14,6 @@ STEP = 2
 """The dry run's rounds before."""
 
 
-@pf.hookimpl
 def try_stale_steps(
     desk: schedules.Desk, note: Callable[[str], None], config: AsynchronousConfig
 ) -> None:
