@@ -81,30 +81,16 @@ class ToyHeads:
     }
     downloads = {"head/*": "h"}
 
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require heads of one shape."""
-        return weights.unequal_heads(run, "averages heads")
+    requires = weights.HEAD.requires
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config]) -> pf.Payload:
         """Send h; nothing in round 0."""
         return server.global_state.select("head/*")
 
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install h."""
-        weights.install(client, "head")
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Send h_i and n_i."""
-        return weights.trained_weights(client, "head")
-
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Average the heads."""
-        return weights.mean_weights(server, uploads, "head")
+    receive = weights.HEAD.receive  # h_i ← h
+    upload_payload = weights.HEAD.upload_payload  # h_i and n_i
+    server_aggregate = weights.HEAD.server_aggregate  # h ← Σ_i (n_i / n) · h_i
 '''
 TEXT_OF_THE_PAGE = """---
 shares: heads

@@ -72,7 +72,7 @@ class RoundsContract(Contract):
         lines = whole.rounds(STEPS)
         done = [Row(line) for line in half.rounds(2)]
         federation, packed = half.federation, pack_server(half.server)
-        desk = federation._coordinator  # its folder has the clients' states
+        coordinator = federation._coordinator  # its folder has the clients' states
         tensors = {name: tensor.clone() for name, tensor in packed[0].items()}
         federation._who.start(0, done)
         federation._open_schedule()
@@ -80,7 +80,7 @@ class RoundsContract(Contract):
         federation._schedule.restore(federation.server.schedule)
         rest = half.rounds(STEPS - 2)[2:]
         expect(toy.same(lines[2:], rest), "the rounds after it differ")
-        del desk
+        del coordinator
 
     def test_it_keeps_nothing_on_itself(self) -> None:
         """The plugin keeps nothing on self."""

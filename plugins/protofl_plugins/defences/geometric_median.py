@@ -5,7 +5,7 @@ unweighted:
 
     P̄^c = argmin_v Σ_{i in N_c} ‖v − P_i^c‖
 
-by Weiszfeld's iteration, until no class's point moves by more than ``tolerance`` of the median
+by Weiszfeld's iteration, until no class's point moves by more than ``TOLERANCE`` of the median
 distance to it (`geometric_median`). The paper smooths the distances near 0; here an iterate on
 a prototype takes Vardi and Zhang's step, which needs no constant.
 """
@@ -34,33 +34,23 @@ class GeometricMedian:
     class Config(DefenceConfig):
         """Options; shared: absent."""
 
-        tolerance: float = pf.Field(
-            1e-7, gt=0, lt=1, description="the last step, in median distances; large stops early"
-        )
-        iterations: int = pf.Field(1000, ge=1, description="steps at most")
-
     @pf.hookimpl
     def receive_uploads(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Uploads:
         """Replace each prototype by the geometric median of its class."""
-        config = server.config
         rows, present = stacked(server, uploads)
-        return with_means(
-            uploads, geometric_median(rows, present, config.tolerance, config.iterations)
-        )
+        return with_means(uploads, geometric_median(rows, present))
 
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Average the rows that are left."""
-        return mean_of_rows(server, uploads)
+    server_aggregate = staticmethod(mean_of_rows)
 
+
+TOLERANCE, ITERATIONS = 1e-7, 1000
+"""The last step, in median distances, and the most steps."""
 
 LEAST = torch.finfo(torch.float64).tiny
 """The smallest divisor, as a sum may be 0."""
 
 
-def geometric_median(
-    prototypes: Tensor, present: Tensor, tolerance: float = 1e-7, iterations: int = 1000
-) -> Tensor:
+def geometric_median(prototypes: Tensor, present: Tensor) -> Tensor:
     """Return the point of every class with the smallest sum of distances to its prototypes.
 
     By Weiszfeld's iteration with the step of Vardi and Zhang (PNAS 2000) for an iterate that lies
@@ -73,9 +63,6 @@ def geometric_median(
     Args:
         prototypes: [M, C, K].
         present: [M, C] bool.
-        tolerance: The iteration ends when no class's point moves by more than this share of the
-            median of the distances to it, which a few far prototypes don't change.
-        iterations: The number of iterations, at most.
 
     Returns:
         [C, K], 0 for classes that no client has.
@@ -86,7 +73,7 @@ def geometric_median(
     points = points.masked_fill(~mask, 0.0)
     y = coordinate_median(points, present)
     middle = ((counts - 1).clamp(min=0) // 2).reshape(1, -1, 1)
-    for _ in range(iterations):
+    for _ in range(ITERATIONS):
         towards = (points - y).masked_fill(~mask, 0.0)
         distance = towards.norm(dim=2, keepdim=True)
         ordered = distance.masked_fill(~mask, torch.inf).sort(dim=0).values
@@ -97,6 +84,6 @@ def geometric_median(
         stays = at_point.sum(0) / pull.norm(dim=1, keepdim=True).clamp(min=LEAST)
         step = (1 - stays.clamp(max=1)) * pull / weight.sum(0).clamp(min=LEAST)
         y = y + step
-        if bool((step.norm(dim=1, keepdim=True) <= tolerance * spread).all()):
+        if bool((step.norm(dim=1, keepdim=True) <= TOLERANCE * spread).all()):
             break
     return of_known_classes(y, counts).to(prototypes)

@@ -83,6 +83,7 @@ def _without(upload: pf.Payload, dropped: Tensor) -> pf.Payload:
     return pf.Payload(upload | changed)
 
 
+@pf.hookimpl
 def mean_of_rows(server: pf.Server[Any], uploads: pf.Uploads) -> pf.Payload:
     """Return the plain mean of every class's rows; absent classes by the option ``absent``."""
     mean, known = mean_prototypes(server, uploads, "uniform")

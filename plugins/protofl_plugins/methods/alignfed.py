@@ -56,15 +56,12 @@ class AlignFed:
         """Require heads of one shape, and room for the points."""
         C, K = run.num_classes, run.feature_dim
         if 2 <= C <= K:
-            return weights.unequal_heads(run, "averages heads")
+            return weights.HEAD.requires(run)
         if C < 2:
             return ["it spreads the points of at least 2 classes, and the data have 1"]
         return [f"its {C} points need K ≥ {C}, and K is {K}; --feature-dim {C} or more works"]
 
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """h, as the server builds it."""
-        return pf.models.pack_weights(weights.built_model(server).head, "head")
+    setup_server = weights.HEAD.setup_server
 
     @pf.hookimpl
     def setup_client(self, client: pf.Client[Config]) -> None:
@@ -72,15 +69,8 @@ class AlignFed:
         C, K = client.num_classes, client.feature_dim
         client.state["v"] = F.simplex_etf(C, K, client.shared_generator("v")).T.contiguous()
 
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """H."""
-        return server.global_state.select("head/*")
-
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """h_i ← h."""
-        weights.install(client, "head")
+    download_payload = weights.HEAD.download_payload  # H
+    receive = weights.HEAD.receive  # h_i ← h
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.LossData:
@@ -100,15 +90,8 @@ class AlignFed:
             "align": constants["weight"] * l_v,  # λ_t·ℓ_v
         }
 
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """h_i after local training, and n_i."""
-        return weights.trained_weights(client, "head")
-
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """H ← Σ_i (n_i/n) · h_i."""
-        return weights.mean_weights(server, uploads, "head")
+    upload_payload = weights.HEAD.upload_payload
+    server_aggregate = weights.HEAD.server_aggregate  # H ← Σ_i (n_i/n) · h_i
 
 
 def fixed_point_loss(features: Tensor, labels: Tensor, v: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import protofl as pf
 from protofl_plugins.engines.server_steps import minimise
@@ -73,7 +73,7 @@ class Centralised:
     def receive(self, client: pf.Client[Config]) -> None:
         """Install w_g."""
         if client.received.select("model/*"):
-            weights.install(client, "model")
+            weights.MODEL.receive(client)
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
@@ -81,26 +81,6 @@ class Centralised:
         if "kept" in client.received.keys():
             return pf.Payload()
         return pf.Payload({"inputs": client.train.inputs(), "labels": client.train.y})
-
-    @pf.hookimpl
-    def check_upload(self, server: pf.Server[Config], client_id: int, upload: pf.Payload) -> str:
-        """Refuse labels of unknown classes, and samples without their labels."""
-        sent = [name for name in ("inputs", "labels") if name in upload]
-        if not sent:
-            return ""
-        if len(sent) == 1:
-            return f"{sent[0]} alone, expected inputs and labels"
-        y, count = upload["labels"], len(upload["inputs"])
-        if len(y) != count:
-            return f"{len(y)} labels for {count} samples"
-        task, last = server.task, server.num_classes - 1
-        if task.name == "regression":
-            return ""  # any number is a label
-        if task.name == "multilabel":
-            outside, expected = y[(y != 0) & (y != 1)], "0 or 1"
-        else:
-            outside, expected = y[(y < 0) | (y > last)], f"0 to {last}"
-        return f"the label {outside[0].item():g}, expected {expected}" if len(outside) else ""
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -131,10 +111,7 @@ class Centralised:
             trained.update(pf.models.pack_weights(model, f"model@{name}"))
         return trained
 
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate w_g of every architecture."""
-        return architecture_models.known_models(server)
+    global_models = staticmethod(architecture_models.known_models)
 
 
 def _train(

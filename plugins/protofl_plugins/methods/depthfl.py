@@ -103,10 +103,7 @@ class DepthFL:
         keys = server.state["tensors"][server.clients[client_id].architecture]
         return pf.Payload({key: server.global_state[key] for key in keys})
 
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install W_k."""
-        weights.install(client, "model")
+    receive = weights.MODEL.receive  # W_k
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.LossData:
@@ -138,10 +135,7 @@ class DepthFL:
             g = client.state.get("g", torch.zeros_like(moved))
             client.state["g"] = g - client.config.alpha * moved
 
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Send θ_k and n_k."""
-        return weights.trained_weights(client, "model")
+    upload_payload = weights.MODEL.upload_payload  # θ_k and n_k
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:

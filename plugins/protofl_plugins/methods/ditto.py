@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from torch import nn
+import torch
 
 import protofl as pf
 from protofl_plugins.shared import weights
@@ -52,25 +52,15 @@ class Ditto:
     }
     downloads = {"model/*": "w, the average of the clients' copies of the shared model"}
 
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require a single architecture."""
-        return weights.unequal_models(run)
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Build w."""
-        return weights.initial_model(server)
+    requires = weights.MODEL.requires
+    setup_server = weights.MODEL.setup_server  # w
 
     @pf.hookimpl
     def setup_client(self, client: pf.Client[Config]) -> None:
         """Add the net of w_k."""
         client.add_module("shared", deepcopy(client.module("model")))
 
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send w."""
-        return server.global_state.select("model/*")
+    download_payload = weights.MODEL.download_payload  # w
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
@@ -79,7 +69,7 @@ class Ditto:
             return
         pf.models.load_weights(client.module("shared"), client.received, "model")
         if not client.state.get("started"):
-            weights.install(client, "model")
+            weights.MODEL.receive(client)
             client.state["started"] = True
 
     @pf.hookimpl
@@ -102,14 +92,9 @@ class Ditto:
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """Send w_k and n_k."""
-        return weights.trained_weights(client, "shared", "model")
+        buffers = weights.averages_buffers(client.config)
+        w_k = pf.models.pack_weights(client.module("shared"), "model", buffers=buffers)
+        return pf.Payload(w_k, samples=torch.tensor(client.num_samples))
 
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Average: w ← Σ_k p_k·w_k, as Σ_k p_k = 1."""
-        return weights.mean_weights(server, uploads, "model")
-
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate w on the global test samples."""
-        return weights.shared_model(server)
+    server_aggregate = weights.MODEL.server_aggregate  # w ← Σ_k p_k·w_k
+    global_models = weights.MODEL.global_models

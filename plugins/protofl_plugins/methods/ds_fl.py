@@ -14,9 +14,9 @@ of its own on the same p̂ (``server_model``). Inference is by the head.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
@@ -56,10 +56,7 @@ class DSFL:
     downloads = {"public_probabilities": "the clients' mean probabilities, sharpened"}
     ablations = {"SA": "--set aggregate=mean"}
 
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Take the paper's private epochs, optimiser and batches with ``epochs=paper``."""
-        return public_data.paper_defaults(config)
+    run_defaults = staticmethod(public_data.paper_defaults)
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
@@ -133,10 +130,7 @@ class DSFL:
         )
         return pf.Payload()
 
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate the server's own model, if there is one."""
-        return dict(server.modules)
+    global_models = staticmethod(public_data.server_models)
 
 
 def _aggregated(uploads: pf.Uploads, config: DSFL.Config) -> Tensor:

@@ -89,10 +89,7 @@ class FCCL:
         "without collaborative updating": "--drop local_loss.col",
     }
 
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require public samples."""
-        return public_data.without_public(run)
+    requires = staticmethod(public_data.without_public)
 
     @pf.hookimpl
     def phases(self, config: Config) -> list[pf.Phase]:

@@ -53,26 +53,15 @@ class FedALA:
     downloads = weights.DOWNLOADS
     ablations = {"without adaptive aggregation": "--set p=0"}
 
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require a single architecture."""
-        return weights.unequal_models(run)
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Build Θ."""
-        return weights.initial_model(server)
-
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send Θ."""
-        return server.global_state.select("model/*")
+    requires = weights.MODEL.requires
+    setup_server = weights.MODEL.setup_server  # Θ
+    download_payload = weights.MODEL.download_payload  # Θ
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
         """Install Θ, until the client's first training."""
         if "W" not in client.state:
-            weights.install(client, "model")
+            weights.MODEL.receive(client)
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.LossData:
@@ -86,23 +75,12 @@ class FedALA:
         elif names:
             adapt(client, names)
         else:
-            weights.install(client, "model")
+            weights.MODEL.receive(client)
         return {}
 
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Send θ_i and n_i."""
-        return weights.trained_weights(client, "model")
-
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Average: Θ ← Σ_i (n_i / n) · θ_i."""
-        return weights.mean_weights(server, uploads, "model")
-
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate Θ on the global test samples."""
-        return weights.shared_model(server)
+    upload_payload = weights.MODEL.upload_payload  # θ_i and n_i
+    server_aggregate = weights.MODEL.server_aggregate  # Θ ← Σ_i (n_i / n) · θ_i
+    global_models = weights.MODEL.global_models
 
 
 def higher_layers(model: nn.Module, p: int) -> list[str]:
@@ -118,7 +96,7 @@ def adapt(client: pf.Client[FedALA.Config], names: list[str]) -> None:
     config, model = client.config, client.module("model")
     own = {name: p for name, p in model.named_parameters() if name in names}
     theta = {name: p.detach().clone() for name, p in own.items()}
-    weights.install(client, "model")
+    weights.MODEL.receive(client)
     difference = {name: p.detach() - theta[name] for name, p in own.items()}  # Θ − θ_i
     W = cast(dict[str, Tensor], client.state["W"])
     generator, losses = client.generator("samples"), deque[float](maxlen=LAST)

@@ -46,7 +46,7 @@ class FedBN:
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:
         """Require a single architecture, with BatchNorm."""
-        if reasons := weights.unequal_models(run):
+        if reasons := weights.MODEL.requires(run):
             return reasons
         (architecture,) = run.architectures
         if batch_norm_names(run.unset_model(architecture)):
@@ -63,10 +63,7 @@ class FedBN:
         """Build w without BatchNorm layers."""
         return shared_layers(weights.built_model(server))
 
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send w."""
-        return server.global_state.select("model/*")
+    download_payload = weights.MODEL.download_payload  # w
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
@@ -83,10 +80,7 @@ class FedBN:
         shared = shared_layers(client.module("model"))
         return pf.Payload(shared, samples=torch.tensor(client.num_samples))
 
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Average: w^(l) ← 1/K · Σ_k w_k^(l)."""
-        return weights.mean_weights(server, uploads, "model")
+    server_aggregate = weights.MODEL.server_aggregate  # w^(l) ← 1/K · Σ_k w_k^(l)
 
 
 def batch_norm_names(model: nn.Module) -> set[str]:

@@ -22,7 +22,7 @@ domain is not known (`Client.domain`), the client is a domain of its own.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 import protofl as pf
@@ -68,9 +68,7 @@ class FedDAP:
     }
     downloads = {
         **weights.DOWNLOADS,
-        "prototypes": pf.Key(
-            "[n, K]", "P^(c,d) of the classes and domains that anybody has sent", by_class=True
-        ),
+        "prototypes": "P^(c,d) of the classes and domains that anybody has sent",
         "domains": pf.Key("[n] int", "the domain of each prototype", by_class=True),
     }
     download_rules = {"classes": "several"}
@@ -81,25 +79,15 @@ class FedDAP:
         "plain mean of a domain's clients": "--set tau_agg=1e9",
     }
 
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require a single architecture."""
-        return weights.unequal_models(run)
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Build w."""
-        return weights.initial_model(server)
+    requires = weights.MODEL.requires
+    setup_server = weights.MODEL.setup_server  # w
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Send w, and P of all domains."""
         return server.global_state.select("model/*", "prototypes", "domains")
 
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install w: w_i ← w."""
-        weights.install(client, "model")
+    receive = weights.MODEL.receive  # w_i ← w
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.LossData:
@@ -134,7 +122,7 @@ class FedDAP:
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """w_i and n_i; p_i^(c,d) of an evaluation pass after training (Eq. 3), and d."""
-        sent = weights.trained_weights(client, "model")
+        sent = weights.MODEL.upload_payload(client)
         domain = torch.tensor(domain_of(client))
         return pf.Payload({**sent, **class_prototypes(client, "uniform")}, domain=domain)
 
@@ -159,12 +147,9 @@ class FedDAP:
             P, pairs = torch.cat([P, old[absent]]), torch.cat([pairs, old_pairs[absent]])
         pairs, order = pairs.sort()
         rows = {"prototypes": P[order], "classes": pairs // count, "domains": pairs % count}
-        return pf.Payload({**weights.mean_weights(server, uploads, "model"), **rows})
+        return pf.Payload({**weights.MODEL.server_aggregate(server, uploads), **rows})
 
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate w on the global test samples."""
-        return weights.shared_model(server)
+    global_models = weights.MODEL.global_models
 
 
 def domain_of(client: pf.Client[FedDAP.Config]) -> int:

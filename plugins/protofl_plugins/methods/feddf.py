@@ -9,23 +9,17 @@ Algorithms 1 and 3; S_g are the round's clients of architecture g, S all of the 
 
 x are public samples. Teachers are all models of the round, whatever their architecture; an
 architecture of which the round has no client stays as it is. Adam, its learning rate falling along
-a cosine. With ``patience`` a share of the public samples is held out and distillation stops when
-its loss there no longer falls (the paper holds labelled ones out). Inference is by the fused model.
+a cosine. The paper also stops early, by labelled samples on the server. Inference is by the fused
+model.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared import architecture_models, public_data, weights
-
-HOLDOUT = 0.1
-"""Share of public samples held out if ``patience`` is set."""
 
 
 class FedDF:
@@ -42,9 +36,6 @@ class FedDF:
             "None: as epochs says",
         )
         server_lr: float = pf.Field(1e-3, gt=0, description="learning rate of the server's Adam")
-        patience: int = pf.Field(
-            0, ge=0, description="epochs without a better held-out loss before the stop; 0 for none"
-        )
 
     native_widths = True
     needs_public = True
@@ -55,42 +46,13 @@ class FedDF:
     }
     downloads = {"model/*": "the fused model of the client's architecture"}
 
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Take the paper's private epochs, optimiser and batches with ``epochs=paper``."""
-        return public_data.paper_defaults(config)
-
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
-        """Require public samples; two if one is held out."""
-        if config.patience and run.public == 1:
-            return ["patience holds public samples out, and there is one; give --public N"]
-        return public_data.without_public(run)
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Build w_g of every architecture."""
-        return architecture_models.initial_models(server)
-
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send w_g of the client's architecture."""
-        return architecture_models.model_of(server, client_id)
-
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install w_g: w_i ← w_g."""
-        weights.install(client, "model")
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Send w_i, and n_i if the mean is weighted by it."""
-        return architecture_models.trained_model(client)
-
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Average w_g of every architecture over its clients of the round."""
-        return architecture_models.mean_models(server, uploads)
+    run_defaults = staticmethod(public_data.paper_defaults)
+    requires = staticmethod(public_data.without_public)
+    setup_server = staticmethod(architecture_models.initial_models)
+    download_payload = staticmethod(architecture_models.model_of)
+    receive = weights.MODEL.receive  # w_i ← w_g
+    upload_payload = staticmethod(architecture_models.trained_model)
+    server_aggregate = staticmethod(architecture_models.mean_models)
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -104,52 +66,22 @@ class FedDF:
             if server.replays:  # its recorded steps change this one
                 server.scratch[name] = student
             pf.models.load_weights(student, server.global_state, f"model@{name}")
-            _distil(server, student, teacher, name)
+            public_data.train_on_public(
+                server,
+                student,
+                _distillation,
+                of=(teacher,),
+                epochs=server.config.server_epochs,
+                lr=server.config.server_lr,
+                purpose=f"shuffle {name}",
+                cosine=True,
+            )
             fused.update(pf.models.pack_weights(student, f"model@{name}"))
         return fused
 
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate w_g of every architecture."""
-        return architecture_models.known_models(server)
+    global_models = staticmethod(architecture_models.known_models)
 
 
-def _distil(
-    server: pf.Server[FedDF.Config], student: pf.models.SplitModel, teacher: Tensor, name: str
-) -> None:
-    """Train a student on KL to the teacher's logits of public samples, [N, C]."""
-    config, public = server.config, server.public
-    assert public is not None
-    order = torch.randperm(len(public), generator=server.generator("holdout"))
-    order = order.to(server.device)
-    count = min(max(1, round(HOLDOUT * len(public))), len(public) - 1)
-    held, rows = order[:count], order[count:].sort().values
-    if not config.patience:
-        rows = torch.arange(len(public), device=server.device)
-    best: list[Any] = [float("inf"), 0, None]  # loss, epochs since, weights
-
-    def loss(features: Tensor, logits: Tensor, teacher: Tensor) -> Tensor:
-        return F.kl_divergence(logits, teacher)
-
-    def stop() -> bool:
-        _, logits = public_data.evaluated(student, public.at(held))
-        divergence = float(F.kl_divergence(logits, teacher[held]))
-        best[1] += 1
-        if divergence < best[0]:
-            best[:] = divergence, 0, pf.models.pack_weights(student, "model")
-        return bool(best[1] >= config.patience)
-
-    public_data.train_on_public(
-        server,
-        student,
-        loss,
-        of=(teacher[rows],),
-        epochs=config.server_epochs,
-        lr=config.server_lr,
-        rows=rows,
-        purpose=f"shuffle {name}",
-        cosine=True,
-        stop=stop if config.patience else None,
-    )
-    if best[2] is not None:
-        pf.models.load_weights(student, best[2], "model")
+def _distillation(features: Tensor, logits: Tensor, teacher: Tensor) -> Tensor:
+    """Return KL to the teacher's logits of public samples, a scalar."""
+    return F.kl_divergence(logits, teacher)

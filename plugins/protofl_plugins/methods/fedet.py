@@ -19,9 +19,9 @@ and server training", its section V.A). Its model persists; clients infer by the
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
@@ -66,10 +66,7 @@ class FedET:
     downloads = {"model/*": "the mean model of the client's architecture, with the server's layer"}
     ablations = {"without diversity": "--set lambda=0"}
 
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Take the paper's private epochs, optimiser and batches with ``epochs=paper``."""
-        return public_data.paper_defaults(config)
+    run_defaults = staticmethod(public_data.paper_defaults)
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
@@ -98,25 +95,10 @@ class FedET:
             start.update(architecture_models.renamed(layer, "model", f"model@{name}"))
         return start
 
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send w_g of the client's architecture."""
-        return architecture_models.model_of(server, client_id)
-
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install w_g: w_i ← w_g."""
-        weights.install(client, "model")
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Send w_i, and n_i if the mean is weighted by it."""
-        return architecture_models.trained_model(client)
-
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Average w_g of every architecture over its clients of the round."""
-        return architecture_models.mean_models(server, uploads)
+    download_payload = staticmethod(architecture_models.model_of)
+    receive = weights.MODEL.receive  # w_i ← w_g
+    upload_payload = staticmethod(architecture_models.trained_model)
+    server_aggregate = staticmethod(architecture_models.mean_models)
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -157,10 +139,7 @@ class FedET:
             sent.update(architecture_models.renamed(layer, "model", name))
         return sent
 
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate w_s."""
-        return dict(server.modules)
+    global_models = staticmethod(public_data.server_models)
 
 
 def _dissenting(z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:

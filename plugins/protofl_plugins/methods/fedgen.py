@@ -125,10 +125,7 @@ class FedGen:
         "classes": "the classes of these counts",
     }
 
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require heads of one shape."""
-        return weights.unequal_heads(run, "averages heads and trains a generator against them")
+    requires = weights.HEAD.requires
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
@@ -154,7 +151,7 @@ class FedGen:
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
         """Install h and G."""
-        weights.install(client, "head")
+        weights.HEAD.receive(client)
         weights.install(client, "generator")
 
     @pf.hookimpl

@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 import protofl as pf
 from protofl_plugins.engines.server_steps import steps
 from protofl_plugins.shared import weights
-from protofl_plugins.shared.prototypes import MEANS, sent_rows
+from protofl_plugins.shared.prototypes import MEANS, sent_rows, sent_without_counts
 
 
 class FedGH:
@@ -58,10 +58,7 @@ class FedGH:
     uploads = MEANS
     downloads = {"head/*": "h, trained on the prototypes of the last round's clients"}
 
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require heads of one shape."""
-        return weights.unequal_heads(run, "gives all clients one head")
+    requires = weights.HEAD.requires
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
@@ -69,20 +66,9 @@ class FedGH:
         server.modules["head"] = weights.built_model(server).head
         return pf.models.pack_weights(server.modules["head"], "head")
 
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """H."""
-        return server.global_state.select("head/*")
-
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """h_i ← h."""
-        weights.install(client, "head")
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c, without counts."""
-        return client.class_prototypes().select("prototypes")
+    download_payload = weights.HEAD.download_payload  # H
+    receive = weights.HEAD.receive  # h_i ← h
+    upload_payload = staticmethod(sent_without_counts)  # P_i^c, without counts
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:

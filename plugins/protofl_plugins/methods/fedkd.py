@@ -28,7 +28,7 @@ quotients grow without bound (0/0 on a client of one class).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -117,20 +117,9 @@ class FedKD:
         "auxiliary_version": pf.Key("[] int", "the number of broadcasts so far"),
     }
 
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Clip gradients, as published code does."""
-        return auxiliary.mutual_defaults(config)
-
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
-        """Require an auxiliary architecture that the group has."""
-        return auxiliary.unknown_architecture(run, config)
-
-    @pf.hookimpl
-    def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
-        """Choose the auxiliary architecture of the group by default."""
-        return auxiliary.chosen_architecture(run, config)
+    run_defaults = staticmethod(auxiliary.mutual_defaults)
+    requires = staticmethod(auxiliary.unknown_architecture)
+    resolve = staticmethod(auxiliary.chosen_architecture)
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
@@ -227,10 +216,7 @@ class FedKD:
         version = global_state["auxiliary_version"] + 1
         return pf.Payload(broadcast | moved | buffers, auxiliary_version=version)
 
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate θ_a on the global test samples."""
-        return auxiliary.shared_auxiliary(server)
+    global_models = staticmethod(auxiliary.shared_auxiliary)
 
 
 def threshold(side: pf.Client[FedKD.Config] | pf.Server[FedKD.Config]) -> float:

@@ -18,7 +18,7 @@ Pre-trained Generator to Clients in Heterogeneous Federated Learning", CVPR 2024
 round, trains it and forgets it. A step takes a mini-batch of pairs, `guide_batch`, and a server's
 step a batch of B_S prototypes; Eq. 2 and 4 are then over the classes of that batch. F's hidden
 layer is as wide as its input, K → K → H, as in published code. F keeps its weights from round to
-round, Adam starts afresh. A class that no client has sent in a round keeps its last Q̄^c (`absent`).
+round, Adam starts afresh. A class that no client has sent in a round keeps its last Q̄^c.
 Inference: the class whose v_c has the largest cosine with g_i(x).
 """
 
@@ -79,9 +79,6 @@ class FedKTL:
         mse: Literal["class", "batch"] = pf.Field(
             None, description="L_MSE: mean over a class's vectors, then over classes; or plain mean"
         )
-        absent: Literal["keep", "forget"] = pf.Field(
-            "keep", description="Q̄^c of a class that no client of the round has: the last, or none"
-        )
         guide_batch: int = pf.Field(
             None, ge=0, description="pairs of a step; 0 for all. None: the batch size"
         )
@@ -109,9 +106,7 @@ class FedKTL:
         "guide": "μ·L_M, Eq. 4",
     }
     uploads = {
-        "prototypes": pf.Key(
-            "[n, K]", "P_i^c of the client's classes in the ETF space", by_class=True
-        ),
+        "prototypes": "P_i^c of the client's classes in the ETF space",
         "classes": "which classes the client has",
     }
     downloads = {
@@ -267,10 +262,10 @@ class FedKTL:
             return pf.Payload()
         width = server.config.K if server.config.etf else server.feature_dim
         P, labels = sent_rows(uploads, "prototypes", width)
-        transformer, config, state = server.modules["F"], server.config, server.state
+        transformer, state = server.modules["F"], server.state
         train_F(server, transformer, P, labels)  # Eq. 2 and 3
         state["Q"], sent = centroids(server, transformer, P, labels)
-        state["known"] = sent | state["known"] if config.absent == "keep" else sent
+        state["known"] = sent | state["known"]
         pairs = pf.class_rows(state["known"], latents=state["Q"])
         pairs["images"] = server.generate(pairs["latents"])
         return pairs

@@ -18,9 +18,7 @@ Jacobian and a vector, which one forward-mode pass gives:
 
 θ_i' is a step of training, so both batches run in training mode, as in the published code.
 BatchNorm takes a batch's own statistics and does not write the running ones. Dropout is on, with
-one mask for both passes over the study batch. ``mode=eval`` is a departure: both batches run in
-evaluation mode. During the warm-up, running statistics are still 0 and 1, so it gives another
-vector there.
+one mask for both passes over the study batch.
 """
 
 from __future__ import annotations
@@ -70,11 +68,6 @@ class FedL2G:
             None, ge=0, description="first rounds, without training. None: 50, at most half of all"
         )
         weight: float = pf.Field(1.0, ge=0, description="weight of guide; the paper has none")
-        mode: Literal["train", "eval"] = pf.Field(
-            "train",
-            description="the net's mode for ∂Q/∂v: that of training, as published, or evaluation "
-            "mode (running statistics, no dropout), a departure",
-        )
 
     asynchronous = True
     terms = {"ce": "cross-entropy", "guide": "MSE(g(x), v^y)"}
@@ -147,8 +140,7 @@ class FedL2G:
         quiz = labelled(client, client.state["quiz"]) if len(client.state["quiz"]) else study
         v, _ = client.received.table("guides", client.num_classes)
         net = GuidedModel(cast(pf.models.SplitModel, client.module("model")), config.guide)
-        training = config.mode == "train" and _trains_norms(client, study, quiz)
-        net.train(training)
+        net.train(_trains_norms(client, study, quiz))
         seed = client.generator("dropout").initial_seed()
         gradient = guide_gradient(net, study, quiz, v, client.lr, config.weight, seed)
         net.eval()

@@ -15,8 +15,6 @@ public samples have no labels here. Inference is by the head.
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch.nn.functional import l1_loss
 
 import protofl as pf
@@ -41,15 +39,8 @@ class FedMD:
     uploads = {"public_logits": "logits of all public samples: what the model takes them for"}
     downloads = {"public_logits": "the mean of the clients' logits"}
 
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Take the paper's private epochs, optimiser and batches with ``epochs=paper``."""
-        return public_data.paper_defaults(config)
-
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require public samples."""
-        return public_data.without_public(run)
+    run_defaults = staticmethod(public_data.paper_defaults)
+    requires = staticmethod(public_data.without_public)
 
     @pf.hookimpl
     def phases(self, config: Config) -> list[pf.Phase]:

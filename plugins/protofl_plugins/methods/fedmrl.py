@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import protofl as pf
-from protofl_plugins.shared import auxiliary, weights
+from protofl_plugins.shared import auxiliary
 
 D_1 = 128
 """HtFLlib's d_1, the default where K is not smaller."""
@@ -88,15 +88,8 @@ class FedMRL:
         d_2 = client.feature_dim
         client.add_module("P", nn.Linear((client.config.auxiliary_dim or d_2) + d_2, d_2))
 
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send G."""
-        return server.global_state.select("auxiliary/*")
-
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install G."""
-        weights.install(client, "auxiliary")
+    download_payload = auxiliary.AUXILIARY.download_payload  # G
+    receive = auxiliary.AUXILIARY.receive  # G
 
     @pf.hookimpl
     def local_loss(
@@ -111,10 +104,7 @@ class FedMRL:
             "fine": config.m_F * client.task.loss(client.head(fine), y),
         }
 
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Send G_i and n_i."""
-        return weights.trained_weights(client, "auxiliary")
+    upload_payload = auxiliary.AUXILIARY.upload_payload  # G_i and n_i
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -127,10 +117,7 @@ class FedMRL:
         """Return the scores F_i^hd(R̃_hf)."""
         return client.head(fused(client, x, client.features(x)))
 
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate G on the global test samples."""
-        return auxiliary.shared_auxiliary(server)
+    global_models = staticmethod(auxiliary.shared_auxiliary)
 
 
 def fused(client: pf.Learner[FedMRL.Config], x: Tensor, client_features: Tensor) -> Tensor:

@@ -14,25 +14,25 @@ Inference: the client's own head.
 
 ``variant=official`` is the published code (github.com/wisheverybodyhapi/FedORGP) as of the paper's
 tables, commit 9a367e2 of 2025-03-15: no P̂ in the first round, no last batch, no shuffling.
-``weights=adaptive`` and ``outliers=drop`` are later: they came on 2025-07-10 (commit 2ec9edf).
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, cross_entropy, normalize
+from torch.nn.functional import cross_entropy, normalize
 
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.engines.server_steps import steps
 from protofl_plugins.shared import trained_prototypes as trained
-from protofl_plugins.shared.prototypes import MEANS, guides, sent_rows
-
-THRESHOLD, TEMPERATURE = 0.3, 0.5
-"""Constants of the adaptive weights in the published code."""
+from protofl_plugins.shared.prototypes import (
+    MEANS,
+    global_prototypes,
+    guides,
+    sent_rows,
+    sent_without_counts,
+)
 
 
 class FedORGP:
@@ -50,16 +50,6 @@ class FedORGP:
         server_batch_size: int | None = pf.Field(
             32, ge=1, description="|B_p|, prototypes in a mini-batch. None: the clients'"
         )
-        weights: Literal["equal", "adaptive"] = pf.Field(
-            "equal",
-            description="weights of the terms of 1 − s and d: equal, or 1 + σ((cosine − 0.3)/0.5) "
-            "as in the published code since 2025-07-10, after the paper",
-        )
-        outliers: Literal["keep", "drop"] = pf.Field(
-            "keep",
-            description="samples far from their class's mean, in P_k^c: keep, or drop as in the "
-            "published code since 2025-07-10, after the paper",
-        )
 
     asynchronous = True
     terms = {
@@ -67,30 +57,15 @@ class FedORGP:
         "align": "λ_c·E L_R(f(x), P̂^y), the second part of Eq. 8",
     }
     uploads = MEANS
-    downloads = {
-        "prototypes": pf.Key(
-            "[n, K]", "P̂^c of all classes, also of those that the client lacks", by_class=True
-        )
-    }
+    downloads = {"prototypes": "P̂^c of all classes, also of those that the client lacks"}
     ablations = {
         "w/o OR (Table 5)": "--set send_initial=false --use server_train=local "
         "--use server_aggregate=fedproto --set fedproto.aggregate=uniform"
     }
 
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """P̃^c from N(0, 1) and F; the first P̂."""
-        return trained.set_up(server)
-
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """P̂."""
-        return server.global_state.select("prototypes")
-
-    @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
-        """P̂ as a table C×K, and the classes that have one."""
-        return guides(client)
+    setup_server = staticmethod(trained.set_up)
+    download_payload = staticmethod(global_prototypes)  # P̂
+    before_training = staticmethod(guides)
 
     @pf.hookimpl
     def local_loss(
@@ -103,15 +78,7 @@ class FedORGP:
             terms["align"] = client.config.lambda_c * L_R
         return terms
 
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_k^c (Eq. 2), without counts."""
-        if client.config.outliers == "keep":
-            return client.class_prototypes().select("prototypes")
-        features, labels = client.train_features()
-        kept = without_outliers(features, labels)
-        means, counts = F.class_means(features[kept], labels[kept], client.num_classes)
-        return pf.class_rows(counts > 0, prototypes=means)
+    upload_payload = staticmethod(sent_without_counts)  # P_k^c (Eq. 2)
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -140,73 +107,13 @@ def L_OR(P: Tensor, labels: Tensor, P_hat: Tensor, config: FedORGP.Config) -> Te
         P: P_k^c of clients, N×K.
         labels: Their classes, [N].
         P_hat: P̂, C×K.
-        config: With λ_s, γ and ``weights``.
+        config: With λ_s and γ.
     """
     rows, C, labels = max(len(P), 1), len(P_hat), labels.long().unsqueeze(1)
     cosines = normalize(P, dim=1) @ normalize(P_hat, dim=1).T  # ⟨P_k^c, P̂^c'⟩, N×C
     apart = 1 - cosines.gather(1, labels).squeeze(1)  # N, the terms of 1 − s (Eq. 3)
     others = cosines.abs().scatter(1, labels, 0.0)  # N×C, the terms of d (Eq. 4)
-    if config.weights == "adaptive":
-        apart = apart * (1 + _adaptive(others.sum(1) / max(C - 1, 1)))
-        others = others * (1 + _adaptive(others))
     return (
         config.lambda_s * apart.sum() / rows  # λ_s·(1 − s)
         + config.gamma * others.sum() / (rows * max(C - 1, 1))  # γ·d
     )
-
-
-def _adaptive(cosines: Tensor) -> Tensor:
-    """Return the share by which the published code raises a term, σ((a − 0.3)/0.5)."""
-    return torch.sigmoid((cosines - THRESHOLD) / TEMPERATURE)
-
-
-def without_outliers(features: Tensor, labels: Tensor) -> Tensor:
-    """Return the mask of the samples that ``outliers=drop`` keeps, [N] bool.
-
-    As the published code does since 2025-07-10 (commit 2ec9edf).
-
-    A sample's score is α·a + (1 − α)·b: a falls linearly with its distance to the mean of its
-    class from 1 to 0, b rises with its cosine with that mean, both over the samples of the class. α
-    is 0.5 times a factor of how the coefficients of variation of distance and cosine compare.
-    Samples more than 1.5 quartile distances outside the quartiles of the score are left out, but
-    never more than half of a class, and none of a class with fewer than three samples.
-
-    Args:
-        features: [N, K].
-        labels: [N] integers.
-    """
-    kept = torch.ones(len(labels), dtype=torch.bool, device=labels.device)
-    for label in torch.unique(labels):
-        rows = (labels == label).nonzero().squeeze(1)
-        if len(rows) > 2:
-            kept[rows] = _inliers(features[rows])
-    return kept
-
-
-def _inliers(rows: Tensor) -> Tensor:
-    """The kept samples of one class, [n] bool; rows [n, K]."""
-    centre = rows.mean(0)
-    distances = (rows - centre).norm(dim=1)
-    cosines = cosine_similarity(rows, centre.unsqueeze(0))
-    ratio = _variation(distances) / _variation(cosines)
-    alpha = (0.5 * (1 - 0.3 * torch.tanh(0.5 * (ratio - 1)))).clamp(0.1, 0.9)
-    scores = alpha * (1 - _scaled(distances)) + (1 - alpha) * _scaled(cosines)
-    low, high = torch.quantile(scores, scores.new_tensor([0.25, 0.75]))
-    reach = 1.5 * (high - low)
-    kept: Tensor = (scores >= low - reach) & (scores <= high + reach)
-    half = len(rows) // 2
-    if kept.sum() < half:
-        kept = torch.zeros_like(kept).index_fill(0, scores.topk(half).indices, True)
-    return kept
-
-
-def _variation(values: Tensor) -> Tensor:
-    """The coefficient of variation."""
-    share: Tensor = values.std().clamp_min(1e-8) / values.mean().abs().clamp_min(1e-8)
-    return share
-
-
-def _scaled(values: Tensor) -> Tensor:
-    """The values from 0 to 1."""
-    low, high = torch.aminmax(values)
-    return (values - low) / (high - low + 1e-8)

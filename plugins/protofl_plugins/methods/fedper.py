@@ -14,6 +14,8 @@ and infer by their own head.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import protofl as pf
 from protofl_plugins.shared import weights
 
@@ -38,32 +40,52 @@ class FedPer:
         "extractor/*": pf.Key("as the parameter", "W_B, the average of the clients' extractors")
     }
 
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require one architecture, so that W_B has one shape."""
-        return weights.unequal_extractors(run)
+    requires = weights.EXTRACTOR.requires
+    setup_server = weights.EXTRACTOR.setup_server  # W_B
+    download_payload = weights.EXTRACTOR.download_payload  # W_B
+    receive = weights.EXTRACTOR.receive  # W_B,j ← W_B
+    upload_payload = weights.EXTRACTOR.upload_payload  # W_B,j and n_j
+    server_aggregate = weights.EXTRACTOR.server_aggregate  # W_B ← Σ_j γ_j · W_B,j
+
+
+class FedRep(FedPer):
+    """Clients share a representation and train their own heads first (Collins et al., 2021).
+
+    Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML
+    2021 (arXiv 2102.07078), algorithm 1. In each round, with epochs in place of single updates:
+
+        h_i     ← GRD(f_i(h_i, φ), h_i, α), τ_h times: epochs on the head, φ fixed
+        φ_i     ← GRD(f_i(h_i, φ_i), φ_i, α) from φ_i = φ: epochs on the representation, h_i fixed
+        server  φ ← 1/(rn) · Σ_i φ_i over the rn clients of the round
+
+    φ is the feature extractor, h_i the head, as in FedPer otherwise. The statistics of BatchNorm in
+    the extractor belong to φ; both phases update them.
+    """
+
+    class Config(FedPer.Config, pf.VariantConfig):
+        """Options, with the paper's symbols."""
+
+        deviations = {
+            "aggregate": pf.Deviation(
+                "algorithm 1", "uniform", "weighted", "the code weights φ_i by n_i"
+            ),
+        }
+        head_epochs: int = pf.Field(
+            10,
+            ge=1,
+            description="τ_h, epochs of the head before those of φ, whose number is "
+            "--local-epochs; many fit the head to the φ received",
+        )
+        aggregate: Literal["weighted", "uniform"] = pf.Field(
+            None, description="weights n_i/n of the average, or 1/(rn)"
+        )
+
+    check_options = {"head_epochs": 2}
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Build W_B."""
-        return pf.models.pack_weights(weights.built_model(server).extractor, "extractor")
-
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send W_B."""
-        return server.global_state.select("extractor/*")
-
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install W_B: W_B,j ← W_B."""
-        weights.install(client, "extractor")
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Send W_B,j and n_j."""
-        return weights.trained_weights(client, "extractor")
-
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Average: W_B ← Σ_j γ_j · W_B,j."""
-        return weights.mean_weights(server, uploads, "extractor")
+    def phases(self, config: Config) -> list[pf.Phase]:
+        """Train the head for τ_h epochs, then the representation."""
+        return [
+            pf.Phase("head", epochs=config.head_epochs, trains=("head",)),
+            pf.Phase("representation", trains=("extractor",)),
+        ]

@@ -27,7 +27,7 @@ import math
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
@@ -215,10 +215,7 @@ class FedPKD:
         _, M_G = public_data.evaluated(model, server.public, kept)
         return pf.Payload(public_logits=M_G, public_index=kept)
 
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate M_G."""
-        return dict(server.modules)
+    global_models = staticmethod(public_data.server_models)
 
 
 def _prototypes(server: pf.Server[FedPKD.Config], uploads: pf.Uploads) -> tuple[Tensor, Tensor]:

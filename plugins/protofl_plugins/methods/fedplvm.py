@@ -73,16 +73,12 @@ class FedPLVM:
     }
     uploads = {
         **weights.UPLOADS,
-        "prototypes": pf.Key(
-            "[n, K]",
-            "P_i^c, several of each class: means of clusters of features",
-            by_class=True,
-        ),
+        "prototypes": "P_i^c, several of each class: means of clusters of features",
         "classes": "the class of each; how often it occurs tells the number of clusters",
     }
     downloads = {
         **weights.DOWNLOADS,
-        "prototypes": pf.Key("[n, K]", "𝒫^c of the classes that anybody has sent", by_class=True),
+        "prototypes": "𝒫^c of the classes that anybody has sent",
     }
     native_widths = False
     upload_rules = {"classes": f"several {MOST}"}
@@ -102,7 +98,7 @@ class FedPLVM:
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
         """Require a single architecture where models are averaged."""
-        return weights.unequal_models(run) if config.share == "model" else []
+        return weights.MODEL.requires(run) if config.share == "model" else []
 
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
@@ -114,7 +110,7 @@ class FedPLVM:
         """w, where models are averaged."""
         if server.config.share != "model":
             return pf.Payload()
-        return weights.initial_model(server)
+        return weights.MODEL.setup_server(server)
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
@@ -125,7 +121,7 @@ class FedPLVM:
     def receive(self, client: pf.Client[Config]) -> None:
         """Install w, where models are averaged."""
         if client.config.share == "model":
-            weights.install(client, "model")
+            weights.MODEL.receive(client)
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.LossData:
@@ -155,7 +151,7 @@ class FedPLVM:
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """P_i^c of an evaluation pass after training, and w_i where models are averaged."""
         shares = client.config.share == "model"
-        sent = weights.trained_weights(client, "model") if shares else pf.Payload()
+        sent = weights.MODEL.upload_payload(client) if shares else pf.Payload()
         f, y = client.train_features()
         P, classes = clustered(f, y, client.config.local)
         return pf.Payload(sent, prototypes=P, classes=classes)
@@ -165,7 +161,7 @@ class FedPLVM:
         """𝒫, and w where models are averaged."""
         averaged, config = pf.Payload(), server.config
         if config.share == "model":
-            averaged = weights.mean_weights(server, uploads, "model")
+            averaged = weights.MODEL.server_aggregate(server, uploads)
         rows, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         P, classes = with_absent_rows(server, *clustered(rows, labels, config.server))
         return pf.Payload(averaged, prototypes=P, classes=classes)

@@ -16,21 +16,19 @@ may be absent from a round; it keeps its last prototype (``absent``).
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor
-
 import protofl as pf
 from protofl_plugins.shared.prototypes import (
     MEANS,
     GuideConfig,
     MeansConfig,
-    class_prototypes,
+    collect_online,
+    default_weight,
+    global_prototypes,
     guide,
-    guide_weight,
     guides,
     mean_prototypes,
     nearest_prototype,
+    sent_prototypes,
     with_absent,
 )
 
@@ -57,24 +55,11 @@ class FedProto:
         **MEANS,
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
-    downloads = {
-        "prototypes": pf.Key("[n, K]", "P̄^c of the classes that anybody has sent", by_class=True)
-    }
+    downloads = {"prototypes": "P̄^c of the classes that anybody has sent"}
 
-    @pf.hookimpl
-    def resolve(self, config: Config) -> dict[str, Any]:
-        """λ, with the default that belongs to the distance."""
-        return {"lambda_": guide_weight(config.lambda_, config.distance)}
-
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """P̄."""
-        return server.global_state.select("prototypes")
-
-    @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
-        """P̄ as a table C×K, and the classes that have one."""
-        return guides(client)
+    resolve = staticmethod(default_weight)  # λ
+    download_payload = staticmethod(global_prototypes)  # P̄
+    before_training = staticmethod(guides)  # P̄ as a table C×K, and the classes that have one
 
     @pf.hookimpl
     def local_loss(
@@ -86,16 +71,8 @@ class FedProto:
             terms["align"] = guide(client.config, output.features, batch.y, **constants)
         return terms
 
-    @pf.hookimpl
-    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
-        """Add the batch to the sums of P_i^c (Eq. 2), if they are taken during training."""
-        if client.config.collect == "online":
-            client.collect_prototypes(batch, output)
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c (Eq. 2), with counts if Eq. 3 weights by them."""
-        return class_prototypes(client, client.config.aggregate)
+    after_batch = staticmethod(collect_online)  # P_i^c (Eq. 2), if they are taken during training
+    upload_payload = staticmethod(sent_prototypes)  # P_i^c (Eq. 2), with counts if Eq. 3 weights
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -104,7 +81,4 @@ class FedProto:
         P, known = with_absent(server, P, known, server.config.absent)
         return pf.class_rows(known, prototypes=P)
 
-    @pf.hookimpl
-    def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
-        """The nearest P̄^c; the head, before there are any."""
-        return nearest_prototype(client, x)
+    inference = staticmethod(nearest_prototype)  # the nearest P̄^c; the head, before there are any

@@ -68,10 +68,7 @@ class FedRE:
     downloads = {"head/*": "h, trained on the mixtures of the last round's clients"}
     ablations = {"fixed weights": "--set resample=false"}
 
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require heads of one shape."""
-        return weights.unequal_heads(run, "gives all clients one head")
+    requires = weights.HEAD.requires
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
@@ -85,15 +82,8 @@ class FedRE:
         if not client.config.resample:
             client.state["u"] = _drawn(client)
 
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send h."""
-        return server.global_state.select("head/*")
-
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install h: h_k ← h."""
-        weights.install(client, "head")
+    download_payload = weights.HEAD.download_payload  # h
+    receive = weights.HEAD.receive  # h_k ← h
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

@@ -33,13 +33,14 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared.prototypes import (
     MEANS,
-    Average,
-    class_prototypes,
+    SentMeansConfig,
+    collect_online,
     guide_weight,
     mean_prototypes,
-    nearest_prototype,
     of_all_classes,
     received_prototypes,
+    scores_by_distance,
+    sent_prototypes,
     with_absent,
 )
 
@@ -49,17 +50,11 @@ Rows = Literal["class", "sample"]
 class FedSA:
     """Semantic anchors guide features, enforce margins, calibrate heads (Zhou et al., 2025)."""
 
-    class Config(pf.VariantConfig):
-        """Options, with the paper's symbols."""
+    class Config(SentMeansConfig):
+        """Options, with the paper's symbols; shared: collect, aggregate."""
 
         official = {"drop_last": True}
-        deviations = {
-            "collect": pf.Deviation(
-                "Eq. 2", "eval", "online", "the code collects in train mode, before each step"
-            ),
-            "aggregate": pf.Deviation(
-                "Eq. 3", "weighted", "uniform", "the code takes the plain mean and sends no counts"
-            ),
+        deviations = SentMeansConfig.deviations | {
             "distance": pf.Deviation(
                 "Eq. 5", "l2", "mse", "λ₁ = 0.1 and 10 belong to two different losses"
             ),
@@ -82,13 +77,6 @@ class FedSA:
                 "not stated", "anchor", "prototype", "the code takes this round's mean prototypes"
             ),
         }
-        collect: Literal["eval", "online"] = pf.Field(
-            None,
-            description="take prototypes in an evaluation pass after training, or during training",
-        )
-        aggregate: Average = pf.Field(
-            None, description="mean over clients by counts, plain, or as Eq. 3 is printed"
-        )
         lambda_1: float = pf.Field(
             None, ge=0, description="λ₁ of L_R. None: 0.1 for distance=l2, 10 for mse"
         )
@@ -136,7 +124,7 @@ class FedSA:
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
     downloads = {
-        "prototypes": pf.Key("[n, K]", "Ā of all classes", by_class=True),
+        "prototypes": "Ā of all classes",
         "global_prototypes": pf.Key(
             "[n, K]", "P̄ of this round, with inference=prototype only", by_class=True
         ),
@@ -206,11 +194,7 @@ class FedSA:
             "calibration": config.lambda_3 * L_CC,
         }
 
-    @pf.hookimpl
-    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
-        """Add the batch to the sums of P_i^c (Eq. 2), if they are taken during training."""
-        if client.config.collect == "online":
-            client.collect_prototypes(batch, output)
+    after_batch = staticmethod(collect_online)
 
     @pf.hookimpl
     def after_training(self, client: pf.Client[Config]) -> None:
@@ -218,10 +202,7 @@ class FedSA:
         table, known = client.class_prototypes().table("prototypes", client.num_classes)
         client.state["margin"] = average_margin(client.config, table, known)
 
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c (Eq. 2), with counts if Eq. 3 weights by them."""
-        return class_prototypes(client, client.config.aggregate)
+    upload_payload = staticmethod(sent_prototypes)
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -245,7 +226,7 @@ class FedSA:
         if client.config.inference == "head":
             return client.head(client.features(x))
         anchor = client.config.inference == "anchor"
-        return nearest_prototype(client, x, "prototypes" if anchor else "global_prototypes")
+        return scores_by_distance(client, x, "prototypes" if anchor else "global_prototypes")
 
 
 # --- the equations --------------------------------------------------------------------------------

@@ -12,8 +12,6 @@ describe them, and we take its GCSA and RCSA to be ``cka`` and ``rdm_cos``.
 
     cka        1 − ⟨G_X, G_Y⟩/(‖G_X‖·‖G_Y‖), G the Gram matrix of centred rows
     rdm_cos    1 − cos(D_X, D_Y), D the distances of all pairs of rows
-    gram_mse   mean (G_X − G_Y)², of unit rows, centred
-    rdm_mse    mean (D_X − D_Y)²
 
 Inference: the client's own head. The published code can also align samples (γ), and rotate
 prototypes before their mean; both are left out.
@@ -36,12 +34,13 @@ from protofl import functional as F
 from protofl_plugins.shared.prototypes import (
     MEANS,
     MeansConfig,
-    class_prototypes,
+    collect_online,
     mean_prototypes,
+    sent_prototypes,
     with_absent,
 )
 
-Structure = Literal["cka", "rdm_cos", "gram_mse", "rdm_mse"]
+Structure = Literal["cka", "rdm_cos"]
 
 
 class FedSAF:
@@ -68,7 +67,7 @@ class FedSAF:
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
     downloads = {
-        "prototypes": pf.Key("[n, K]", "P̄^c of the classes that anybody has sent", by_class=True),
+        "prototypes": "P̄^c of the classes that anybody has sent",
         "prototypes/*": pf.Key(
             "[n, WIDTH]", "with native widths in its place: P̄_K^c of each width K"
         ),
@@ -106,16 +105,8 @@ class FedSAF:
             terms["structure"] = config.lambda_ * torch.stack(losses).mean()
         return terms
 
-    @pf.hookimpl
-    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
-        """Add the batch to the sums of P_i^c, if they are taken during training."""
-        if client.config.collect == "online":
-            client.collect_prototypes(batch, output)
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c, with counts if the mean weights by them."""
-        return class_prototypes(client, client.config.aggregate)
+    after_batch = staticmethod(collect_online)
+    upload_payload = staticmethod(sent_prototypes)
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -143,33 +134,25 @@ class FedSAF:
 def structural_loss(x: Tensor, y: Tensor, known: Tensor, kind: Structure = "cka") -> Tensor:
     """Return S(X, Y) of n classes, a scalar; 0 for n < 2.
 
-    ``cka`` and ``rdm_cos`` don't see a common factor of all rows, nor any difference of two rows
-    alone. ``gram_mse`` and ``rdm_mse`` are means over n² entries; the unit of the latter is that of
-    the features squared.
+    S does not see a common factor of all rows, nor any difference of two rows alone.
 
     Args:
         x: X, C×K.
         y: Y, C×K'.
         known: [C] bool, the n rows to compare; the others are not looked at.
-        kind: One of the four above.
+        kind: One of the two above.
     """
     dtype, unknown, n = y.dtype, ~known.unsqueeze(1), known.sum()
+    least = torch.finfo(dtype).tiny ** 0.5  # equal rows have no direction, and no gradient
 
     def relations(rows: Tensor) -> Tensor:
-        """G or D, C×C, 0 where a row is unknown."""
+        """G or D as a vector of length 1, [C·C], 0 where a row is unknown."""
         rows = rows.to(dtype).masked_fill(unknown, 0.0)
-        if kind in ("cka", "gram_mse"):
-            rows = normalize(rows, dim=1) if kind == "gram_mse" else rows
+        if kind == "cka":
             rows = (rows - rows.sum(0) / n.clamp_min(1)).masked_fill(unknown, 0.0)
-            return rows @ rows.T
-        # Both triangles are equal, so their cosine is that of the upper ones.
-        return F.prototype_distance(rows, rows).masked_fill(unknown | unknown.T, 0.0)
+            related = rows @ rows.T
+        else:  # both triangles are equal, so their cosine is that of the upper ones
+            related = F.prototype_distance(rows, rows).masked_fill(unknown | unknown.T, 0.0)
+        return normalize(related.flatten(), dim=0, eps=least)
 
-    a, b = relations(x), relations(y)
-    if kind in ("gram_mse", "rdm_mse"):
-        loss = (a - b).square().sum() / n.square().clamp_min(1)
-    else:
-        least = torch.finfo(dtype).tiny ** 0.5  # equal rows have no direction, and no gradient
-        a, b = normalize(a.flatten(), dim=0, eps=least), normalize(b.flatten(), dim=0, eps=least)
-        loss = 1 - (a * b).sum()
-    return loss * (n > 1)
+    return (1 - (relations(x) * relations(y)).sum()) * (n > 1)

@@ -20,7 +20,7 @@ No counts are sent. Inference: the class of the nearest of all C global prototyp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +33,14 @@ from protofl_plugins.shared import trained_prototypes as trained
 from protofl_plugins.shared.prototypes import (
     MEANS,
     GuideConfig,
+    collect_online,
+    default_weight,
+    global_prototypes,
     guide,
-    guide_weight,
-    guides,
+    guides_of_before,
     nearest_prototype,
     sent_rows,
+    sent_without_counts,
 )
 
 
@@ -86,38 +89,17 @@ class FedTGP:
         "align": "λ·E_c φ(P_i^c, P̂^c), the second part of Eq. 11",
     }
     uploads = MEANS
-    downloads = {
-        "prototypes": pf.Key(
-            "[n, K]", "P̂^c of all classes, also of those that the client lacks", by_class=True
-        )
-    }
+    downloads = {"prototypes": "P̂^c of all classes, also of those that the client lacks"}
     ablations = {
         "SCL (Table 6)": "--set margin=none",
         "FM (Table 6)": "--set margin=fixed --set delta=1",
         "w/o F (Table 6)": "--set processor=false",
     }
 
-    @pf.hookimpl
-    def resolve(self, config: Config) -> dict[str, Any]:
-        """λ, with the default that belongs to the distance."""
-        return {"lambda_": guide_weight(config.lambda_, config.distance)}
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """e^c from N(0, 1) and F; the first P̂."""
-        return trained.set_up(server)
-
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """P̂."""
-        return server.global_state.select("prototypes")
-
-    @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
-        """P̂ as a table C×K; P_i^c of the model before training, where asked for."""
-        if client.config.collect == "before":
-            client.scratch["prototypes"] = client.class_prototypes().select("prototypes")
-        return guides(client)
+    resolve = staticmethod(default_weight)  # λ
+    setup_server = staticmethod(trained.set_up)
+    download_payload = staticmethod(global_prototypes)  # P̂
+    before_training = staticmethod(guides_of_before)
 
     @pf.hookimpl
     def local_loss(
@@ -129,18 +111,8 @@ class FedTGP:
             terms["align"] = guide(client.config, output.features, batch.y, **constants)
         return terms
 
-    @pf.hookimpl
-    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
-        """Add the batch to the sums of P_i^c (Eq. 2), if they are taken during training."""
-        if client.config.collect == "online":
-            client.collect_prototypes(batch, output)
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c (Eq. 2), without counts."""
-        if "prototypes" in client.scratch:  # of the model before training
-            return cast(pf.Payload, client.scratch["prototypes"])
-        return client.class_prototypes().select("prototypes")
+    after_batch = staticmethod(collect_online)  # P_i^c (Eq. 2), if they are taken during training
+    upload_payload = staticmethod(sent_without_counts)  # P_i^c (Eq. 2)
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -160,10 +132,7 @@ class FedTGP:
         )
         return trained.payload(server)
 
-    @pf.hookimpl
-    def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
-        """The nearest P̂^c; the head, before there are any."""
-        return nearest_prototype(client, x)
+    inference = staticmethod(nearest_prototype)  # the nearest P̂^c; the head, before there are any
 
 
 # --- the server's equations -----------------------------------------------------------------------

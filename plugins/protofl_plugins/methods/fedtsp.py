@@ -29,11 +29,10 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared.class_descriptions import (
     check_descriptions,
-    check_template,
     class_texts,
     read_descriptions,
 )
-from protofl_plugins.shared.prototypes import MEANS, of_all_classes
+from protofl_plugins.shared.prototypes import MEANS, of_all_classes, sent_without_counts
 from protofl_plugins.text_encoders.encoder import LoadedOnce, TextEncoder
 
 DEVIATION = 0.02
@@ -68,22 +67,16 @@ class FedTSP:
         m: int = pf.Field(5, ge=1, description="m, trainable token embeddings of a class")
         steps: int = pf.Field(10, ge=0, description="steps of the server in a round")
         server_lr: float = pf.Field(0.01, gt=0, description="learning rate of the server's SGD")
-        template: str | None = pf.Field(
-            None,
-            description="text of a class, with {class} and perhaps {description}. None: 'A photo "
-            "of a {class}.' or 'A photo of a {class}: {description}'",
-        )
         descriptions: Path | dict[str, list[str]] | None = pf.Field(
             None,
-            description="a file with one or more descriptions of each class: lines CLASS: TEXT, or "
-            "TOML",
+            description="a file with one or more descriptions of each class, in lines CLASS: TEXT",
         )
 
     asynchronous = True
     terms = {"ce": "cross-entropy", "align": "λ·E ℓ(e^s·cos(f(x), T^·), y)"}
     uploads = MEANS
     downloads = {
-        "prototypes": pf.Key("[n, K]", "T of all classes", by_class=True),
+        "prototypes": "T of all classes",
         "classes": "all classes",
         "logit_scale": pf.Key("[]", "s"),
     }
@@ -101,7 +94,6 @@ class FedTSP:
         descriptions, source = config.descriptions, "descriptions"
         if isinstance(descriptions, Path):
             descriptions, source = read_descriptions(descriptions), str(descriptions)
-        check_template(config.template, described=descriptions is not None)
         if descriptions is None:
             return places
         check_descriptions(descriptions, run.class_names, source)
@@ -147,10 +139,7 @@ class FedTSP:
         align = cross_entropy(scores, y, reduction="sum") / len(y)
         return {"ce": ce, "align": client.config.lambda_ * align}
 
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c, without counts."""
-        return client.class_prototypes().select("prototypes")
+    upload_payload = staticmethod(sent_without_counts)  # P_i^c, without counts
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -210,7 +199,7 @@ def embeddings(server: pf.Server[FedTSP.Config]) -> Tensor:
     if loaded.encoder.names_only:
         return loaded.embed(server.class_names)
     assert not isinstance(config.descriptions, Path)
-    texts, owners = class_texts(server.class_names, config.template, config.descriptions)
+    texts, owners = class_texts(server.class_names, config.descriptions)
     text_embeddings = (
         loaded.embed(texts) if prompts is None else loaded.embed_prompts(texts, prompts[owners])  # type: ignore[index]
     )
@@ -245,9 +234,9 @@ def _checked(server: pf.Server[FedTSP.Config]) -> TextEncoder:
             f"{name}: trains=prompts needs an encoder whose tokens can be replaced",
             do="set trains=scale or trains=nothing, or give another encoder",
         )
-    if encoder.names_only and (config.template or config.descriptions):
+    if encoder.names_only and config.descriptions:
         raise pf.UsageError(
-            f"{name} takes names of classes only, so template and descriptions have no effect",
+            f"{name} takes names of classes only, so descriptions have no effect",
             do="leave them out, or give another encoder",
         )
     if encoder.note:

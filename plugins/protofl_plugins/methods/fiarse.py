@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import AfterValidator, BeforeValidator
-from torch import Tensor, nn
+from torch import Tensor
 
 import protofl as pf
 from protofl_plugins.models.masked import Scope, mask, set_thresholds
@@ -79,30 +79,20 @@ class FIARSE:
     downloads = {"model/*": "W, whole"}
     ablations = {"all clients train the whole net": "--set sizes=1"}
 
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require a single architecture."""
-        return weights.unequal_models(run)
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Build W."""
-        return weights.initial_model(server)
+    requires = weights.MODEL.requires
+    setup_server = weights.MODEL.setup_server  # W
 
     @pf.hookimpl
     def setup_client(self, client: pf.Client[Config]) -> None:
         """Mask the client's net: w becomes w ∘ m(w)."""
         mask(client.module("model"))
 
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send W, whole."""
-        return server.global_state.select("model/*")
+    download_payload = weights.MODEL.download_payload  # W, whole
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
         """Install W, and set θ_i of it."""
-        weights.install(client, "model")
+        weights.MODEL.receive(client)
         sizes = sizes_of(client.config.sizes)
         size = sizes[client.id % len(sizes)]
         set_thresholds(client.module("model"), size, client.config.scope)
@@ -129,10 +119,7 @@ class FIARSE:
             result[key] = W + rate * _mean_of_changes(changes, torch.as_tensor(p).to(W))
         return result
 
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate W on the global test samples."""
-        return weights.shared_model(server)
+    global_models = weights.MODEL.global_models
 
 
 def _mean_of_changes(changes: Tensor, p: Tensor) -> Tensor:

@@ -48,15 +48,8 @@ class FLoRA:
         **adapters.DOWNLOADS,
     }
 
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, object]:
-        """Give all clients one frozen net W."""
-        return {"same_init": True}
-
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
-        """Require one net, with layers that the ranks fit."""
-        return adapters.unfit(run, config)
+    run_defaults = staticmethod(adapters.same_net)
+    requires = staticmethod(adapters.unfit)
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
@@ -106,10 +99,7 @@ class FLoRA:
         """Send B_i, A_i, the head and n_i."""
         return adapters.trained_factors(client, adapters.rank_of(client))
 
-    @pf.hookimpl
-    def check_upload(self, server: pf.Server[Config], client_id: int, upload: pf.Payload) -> str:
-        """Refuse a rank above the client's own."""
-        return adapters.rank_fault(server, client_id, upload)
+    check_upload = staticmethod(adapters.rank_fault)
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:

@@ -16,12 +16,8 @@ sent from round 0: all clients begin with the same. Inference is by the client's
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import nn
-
 import protofl as pf
-from protofl_plugins.shared import auxiliary, weights
+from protofl_plugins.shared import auxiliary
 
 
 class FML:
@@ -67,20 +63,9 @@ class FML:
         "auxiliary/*": pf.Key("as the parameter", "the average of the clients' auxiliary models")
     }
 
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Clip gradients, as published code does."""
-        return auxiliary.mutual_defaults(config)
-
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
-        """Require an auxiliary architecture that the group has."""
-        return auxiliary.unknown_architecture(run, config)
-
-    @pf.hookimpl
-    def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
-        """Choose the auxiliary architecture of the group by default."""
-        return auxiliary.chosen_architecture(run, config)
+    run_defaults = staticmethod(auxiliary.mutual_defaults)
+    requires = staticmethod(auxiliary.unknown_architecture)
+    resolve = staticmethod(auxiliary.chosen_architecture)
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
@@ -92,15 +77,8 @@ class FML:
         """Add θ_aux,i, which trains with the client's own model."""
         client.add_module("auxiliary", auxiliary.built(client))
 
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send θ_aux."""
-        return server.global_state.select("auxiliary/*")
-
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install θ_aux."""
-        weights.install(client, "auxiliary")
+    download_payload = auxiliary.AUXILIARY.download_payload  # θ_aux
+    receive = auxiliary.AUXILIARY.receive  # θ_aux
 
     @pf.hookimpl
     def local_loss(
@@ -127,7 +105,4 @@ class FML:
         """Average: θ_aux ← 1/M · Σ_i θ_aux,i."""
         return pf.models.average_weights(list(uploads.values()), "auxiliary")
 
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate θ_aux on the global test samples."""
-        return auxiliary.shared_auxiliary(server)
+    global_models = staticmethod(auxiliary.shared_auxiliary)

@@ -21,14 +21,20 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared import weights
 from protofl_plugins.shared.clusters import Clusters, clustered, contrast, with_absent_rows
-from protofl_plugins.shared.prototypes import MEANS, Absent, class_prototypes, sent_rows
+from protofl_plugins.shared.prototypes import (
+    MEANS,
+    Absent,
+    class_prototypes,
+    collect_online,
+    sent_rows,
+)
 
 
 class FPL:
@@ -92,7 +98,7 @@ class FPL:
     }
     downloads = {
         **weights.DOWNLOADS,
-        "prototypes": pf.Key("[n, K]", "𝒫^k of the classes that anybody has sent", by_class=True),
+        "prototypes": "𝒫^k of the classes that anybody has sent",
     }
     download_rules = {"classes": "several"}
     ablations = {
@@ -106,25 +112,15 @@ class FPL:
         """Take the paper's learning rate: at 0.03 UPCR diverges in nets without norm layers."""
         return {"lr": 0.01}
 
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require a single architecture."""
-        return weights.unequal_models(run)
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Build θ."""
-        return weights.initial_model(server)
+    requires = weights.MODEL.requires
+    setup_server = weights.MODEL.setup_server  # θ
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Send θ and 𝒫."""
         return server.global_state.select("model/*", "prototypes")
 
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install θ: θ_m ← θ."""
-        weights.install(client, "model")
+    receive = weights.MODEL.receive  # θ_m ← θ
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.LossData:
@@ -151,32 +147,25 @@ class FPL:
             terms["upcr"] = scale * distance
         return terms
 
-    @pf.hookimpl
-    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
-        """Add the batch to the sums of c_m^k (Eq. 2), if they are taken during training."""
-        if client.config.collect == "online":
-            client.collect_prototypes(batch, output)
+    after_batch = staticmethod(collect_online)
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """Send θ_m, |D_m| and c_m^k (Eq. 2)."""
-        sent = weights.trained_weights(client, "model")
+        sent = weights.MODEL.upload_payload(client)
         return pf.Payload(sent | class_prototypes(client, "uniform"))
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """Average the models (Alg. 1), and cluster the prototypes of each class (Eq. 5)."""
-        averaged, config = weights.mean_weights(server, uploads, "model"), server.config
+        averaged, config = weights.MODEL.server_aggregate(server, uploads), server.config
         rows, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         P, classes = clustered(rows, labels, config.clusters)
         if config.absent == "keep":
             P, classes = with_absent_rows(server, P, classes)
         return pf.Payload(averaged, prototypes=P, classes=classes)
 
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate θ on the global test samples."""
-        return weights.shared_model(server)
+    global_models = weights.MODEL.global_models
 
 
 def similarity(z: Tensor, P: Tensor, tau: float) -> Tensor:

@@ -51,15 +51,8 @@ class HetLoRA:
     downloads = adapters.KEYS | adapters.DOWNLOADS
     ablations = {"without rank self-pruning": "--set gamma=1"}
 
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, object]:
-        """Give all clients one frozen net W."""
-        return {"same_init": True}
-
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
-        """Require one net, with layers that the ranks fit."""
-        return adapters.unfit(run, config)
+    run_defaults = staticmethod(adapters.same_net)
+    requires = staticmethod(adapters.unfit)
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
@@ -71,10 +64,7 @@ class HetLoRA:
         """Freeze W and add B_i and A_i of rank r_i."""
         adapters.adapt(client)
 
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send the first r_i slices of B and A, and the head."""
-        return adapters.first_slices(server, client_id)
+    download_payload = staticmethod(adapters.first_slices)
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
@@ -114,10 +104,7 @@ class HetLoRA:
         """Send B_i, A_i, the head and n_i."""
         return adapters.trained_factors(client, _rank(client))
 
-    @pf.hookimpl
-    def check_upload(self, server: pf.Server[Config], client_id: int, upload: pf.Payload) -> str:
-        """Refuse a rank above the client's own."""
-        return adapters.rank_fault(server, client_id, upload)
+    check_upload = staticmethod(adapters.rank_fault)
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:

@@ -35,32 +35,9 @@ class LGFedAvg:
         "head/*": "h, one head for all; the average of the clients' heads from the second round on"
     }
 
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require heads of one shape."""
-        return weights.unequal_heads(run, "averages heads")
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Build h."""
-        return pf.models.pack_weights(weights.built_model(server).head, "head")
-
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send h."""
-        return server.global_state.select("head/*")
-
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install h: h_i ← h."""
-        weights.install(client, "head")
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Send h_i and n_i."""
-        return weights.trained_weights(client, "head")
-
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Average: h ← Σ_i (n_i / n) · h_i."""
-        return weights.mean_weights(server, uploads, "head")
+    requires = weights.HEAD.requires
+    setup_server = weights.HEAD.setup_server  # h
+    download_payload = weights.HEAD.download_payload  # h
+    receive = weights.HEAD.receive  # h_i ← h
+    upload_payload = weights.HEAD.upload_payload  # h_i and n_i
+    server_aggregate = weights.HEAD.server_aggregate  # h ← Σ_i (n_i / n) · h_i

@@ -47,15 +47,8 @@ class FedIT:
     uploads = adapters.KEYS | adapters.UPLOADS
     downloads = adapters.KEYS | adapters.DOWNLOADS
 
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, object]:
-        """Give all clients one frozen net W."""
-        return {"same_init": True}
-
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
-        """Require one net, with layers that the ranks fit."""
-        return adapters.unfit(run, config)
+    run_defaults = staticmethod(adapters.same_net)
+    requires = staticmethod(adapters.unfit)
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
@@ -67,10 +60,7 @@ class FedIT:
         """Freeze W and add B_i and A_i of rank r_i."""
         adapters.adapt(client)
 
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send the first r_i slices of B and A, and the head; of what travels."""
-        return adapters.first_slices(server, client_id)
+    download_payload = staticmethod(adapters.first_slices)
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
@@ -83,10 +73,7 @@ class FedIT:
         """Send B_i, A_i, the head and n_i; of what travels."""
         return adapters.trained_factors(client, adapters.rank_of(client), self.parts)
 
-    @pf.hookimpl
-    def check_upload(self, server: pf.Server[Config], client_id: int, upload: pf.Payload) -> str:
-        """Refuse a rank above the client's own."""
-        return adapters.rank_fault(server, client_id, upload)
+    check_upload = staticmethod(adapters.rank_fault)
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Literal, cast
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
 import protofl as pf
@@ -66,15 +66,8 @@ class MOON:
     uploads = weights.UPLOADS
     downloads = weights.DOWNLOADS
 
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require a single architecture."""
-        return weights.unequal_models(run)
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Build w."""
-        return weights.initial_model(server)
+    requires = weights.MODEL.requires
+    setup_server = weights.MODEL.setup_server  # w
 
     @pf.hookimpl
     def setup_client(self, client: pf.Client[Config]) -> None:
@@ -85,15 +78,8 @@ class MOON:
         for name in ("received", "previous"):
             client.add_module(name, deepcopy(model), train=False)
 
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """Send w."""
-        return server.global_state.select("model/*")
-
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install w: w_i ← w."""
-        weights.install(client, "model")
+    download_payload = weights.MODEL.download_payload  # w
+    receive = weights.MODEL.receive  # w_i ← w
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.LossData:
@@ -124,20 +110,9 @@ class MOON:
         """Keep w_i for the client's next round, as its w_i^{t−1}."""
         client.state["previous"] = pf.models.pack_weights(client.module("model"), "model")
 
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """Send w_i and n_i."""
-        return weights.trained_weights(client, "model")
-
-    @pf.hookimpl
-    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """Average: w ← Σ_i (n_i / n) · w_i."""
-        return weights.mean_weights(server, uploads, "model")
-
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate w on the global test samples."""
-        return weights.shared_model(server)
+    upload_payload = weights.MODEL.upload_payload  # w_i and n_i
+    server_aggregate = weights.MODEL.server_aggregate  # w ← Σ_i (n_i / n) · w_i
+    global_models = weights.MODEL.global_models
 
 
 def _net(client: pf.Learner[MOON.Config], name: str) -> pf.models.SplitModel:

@@ -19,7 +19,7 @@ is not checked against its equation.
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -30,9 +30,11 @@ from protofl import functional as F
 from protofl_plugins.shared.prototypes import (
     MEANS,
     Absent,
-    guides,
+    global_prototypes,
+    guides_of_before,
     mean_prototypes,
     nearest_prototype,
+    sent_without_counts,
     with_absent,
 )
 
@@ -88,27 +90,14 @@ class ProtoNorm:
         "align": "λ·E ‖f(x) − s·P^y‖²/K, of the samples whose class has a prototype",
     }
     uploads = MEANS
-    downloads = {
-        "prototypes": pf.Key(
-            "[n, K]", "P^c, unit vectors, of the classes that anybody has sent", by_class=True
-        )
-    }
+    downloads = {"prototypes": "P^c, unit vectors, of the classes that anybody has sent"}
     ablations = {
         "without prototype alignment": "--set alignment=false",
         "without prototype upscaling": "--set scale=1",
     }
 
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """P."""
-        return server.global_state.select("prototypes")
-
-    @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.LossData:
-        """P as a table C×K; P_i^c of the model before training, where asked for."""
-        if client.config.collect == "before":
-            client.scratch["prototypes"] = client.class_prototypes().select("prototypes")
-        return guides(client)
+    download_payload = staticmethod(global_prototypes)  # P
+    before_training = staticmethod(guides_of_before)
 
     @pf.hookimpl
     def local_loss(
@@ -124,12 +113,7 @@ class ProtoNorm:
             )
         return terms
 
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c, without counts."""
-        if "prototypes" in client.scratch:  # of the model before training
-            return cast(pf.Payload, client.scratch["prototypes"])
-        return client.class_prototypes().select("prototypes")
+    upload_payload = staticmethod(sent_without_counts)  # P_i^c, without counts
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
@@ -141,10 +125,7 @@ class ProtoNorm:
             Q = repelled_on_sphere(Q, known, config.potential, config.steps, config.rate, INERTIA)
         return pf.class_rows(known, prototypes=Q)
 
-    @pf.hookimpl
-    def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
-        """The nearest P^c; the head, before there are any."""
-        return nearest_prototype(client, x)
+    inference = staticmethod(nearest_prototype)
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 import protofl as pf
@@ -64,7 +64,7 @@ class SCAFFOLD:
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
         """Require a single architecture, and with option II steps that are plain SGD."""
-        reasons = weights.unequal_models(run)
+        reasons = weights.MODEL.requires(run)
         if config.option == "II" and (run.optimizer != "sgd" or run.momentum):
             steps = run.optimizer if run.optimizer != "sgd" else f"momentum {run.momentum:g}"
             reasons.append(
@@ -88,10 +88,7 @@ class SCAFFOLD:
         """Send x and c."""
         return server.global_state.select("model/*", "control/*")
 
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Install x: y_i ← x."""
-        weights.install(client, "model")
+    receive = weights.MODEL.receive  # y_i ← x
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.LossData:
@@ -156,10 +153,7 @@ class SCAFFOLD:
                 result[key] = old + rate * changes.mean(0)
         return result
 
-    @pf.hookimpl
-    def global_models(self, server: pf.Server[Config]) -> dict[str, nn.Module]:
-        """Evaluate x on the global test samples."""
-        return weights.shared_model(server)
+    global_models = weights.MODEL.global_models
 
 
 def _update(key: str) -> str:

@@ -26,7 +26,7 @@ import torch
 import protofl as pf
 from protofl import schedules
 from protofl_plugins.schedules.options import AsynchronousConfig
-from protofl_plugins.schedules.stale_uploads import as_it_counts
+from protofl_plugins.schedules.upload_queue import UploadQueue
 
 
 @dataclass
@@ -62,7 +62,7 @@ class ClientTask:
         return sum(self.parts) > self.until - self.start
 
 
-class EventQueue:
+class EventQueue(UploadQueue):
     """The schedule of a trial: see the module.
 
     Args:
@@ -74,14 +74,8 @@ class EventQueue:
     def __init__(
         self, coordinator: schedules.Coordinator, config: AsynchronousConfig, buffer: int
     ) -> None:
-        self._coordinator, self._config, self._buffer = coordinator, config, buffer
-        plan = coordinator.plan
-        self._concurrency = config.concurrency or plan.info.participants
-        self._every = config.eval_uploads or plan.settings.eval_every * plan.info.participants
+        super().__init__(coordinator, config, buffer)
         self._tasks: dict[int, ClientTask] = {}
-        self._now, self._before = 0.0, 0.0
-        self._uploads, self._ended, self._ended_before = 0, 0, 0
-        self._line: dict[str, Any] = {}
 
     # --- a step of the server -------------------------------------------------------------------
 
@@ -131,16 +125,10 @@ class EventQueue:
                     coordinator.drop(event.client, event.version, "stale")
                 else:
                     arrived[event.client] = event
-        self._uploads += len(accepted)
         busy += sum(self._now - max(f.start, self._before) for f in self._tasks.values())
-        self._write(step, accepted, busy, len(members))
-        weighed = {}
-        for client in sorted(uploads):
-            download = accepted[client].download
-            weighed[client] = as_it_counts(
-                coordinator, self._config, client, uploads[client], download
-            )
-        return weighed
+        self._end(step, {c: f.version for c, f in accepted.items()}, busy)
+        coordinator.clock.end(self._now, {c: f.parts for c, f in accepted.items()})
+        return self._weighed(uploads, {c: f.download for c, f in accepted.items()})
 
     def _fill(self, free: np.ndarray, draw: int) -> tuple[list[int], np.ndarray, float]:
         """Ask clients until as many are in training as may be.
@@ -203,39 +191,6 @@ class EventQueue:
             task.end, task.known = task.start + sum(task.parts), True
             if task.left:
                 task.end = task.until
-
-    # --- the record -----------------------------------------------------------------------------
-
-    def _write(
-        self, step: int, accepted: Mapping[int, ClientTask], busy: float, members: int
-    ) -> None:
-        """End the step: its line, and its end in virtual time."""
-        ages = [step - task.version for task in accepted.values()]
-        length = members * (self._now - self._before)
-        self._line = {
-            "time": self._now,
-            "version": step + 1,
-            "uploads": self._uploads,
-            "staleness": {
-                "mean": sum(ages) / len(ages) if ages else None,
-                "max": max(ages, default=None),
-            },
-            "idle": max(0.0, 1 - busy / length) if length else None,
-        }
-        self._coordinator.clock.end(self._now, {c: f.parts for c, f in accepted.items()})
-
-    def line(self) -> dict[str, Any]:
-        """Return the step's moment, version, uploads so far, staleness and idle share."""
-        return self._line
-
-    def is_due(self, step: int) -> bool:
-        """Return True if uploads or seconds pass a multiple of those between evaluations.
-
-        Uploads that were lost or left out count, too, as they do in rounds.
-        """
-        if seconds := self._config.eval_seconds:
-            return self._now // seconds > self._before // seconds
-        return self._ended // self._every > self._ended_before // self._every
 
     # --- checkpoints ----------------------------------------------------------------------------
 

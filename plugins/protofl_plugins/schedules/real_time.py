@@ -25,7 +25,7 @@ import numpy as np
 import protofl as pf
 from protofl import schedules
 from protofl_plugins.schedules.options import AsynchronousConfig
-from protofl_plugins.schedules.stale_uploads import as_it_counts
+from protofl_plugins.schedules.upload_queue import UploadQueue
 
 PAUSE = 1.0
 """Seconds between two looks at which clients are there."""
@@ -48,7 +48,7 @@ class ClientTask:
     end: float = 0.0
 
 
-class RealTimeQueue:
+class RealTimeQueue(UploadQueue):
     """The schedule of a trial: see the module.
 
     Args:
@@ -60,18 +60,12 @@ class RealTimeQueue:
     def __init__(
         self, coordinator: schedules.Coordinator, config: AsynchronousConfig, buffer: int
     ) -> None:
-        self._coordinator, self._config, self._buffer = coordinator, config, buffer
-        plan = coordinator.plan
-        self._concurrency = config.concurrency or plan.info.participants
-        self._every = config.eval_uploads or plan.settings.eval_every * plan.info.participants
+        super().__init__(coordinator, config, buffer)
         self._tasks: dict[int, ClientTask] = {}
         self._arrived: dict[int, tuple[ClientTask, schedules.TrainReply]] = {}
         self._alone: float | None = None  # since when no client has been in training
         self._draws = 0
         self._began, self._earlier = time.monotonic(), 0.0
-        self._now, self._before = 0.0, 0.0
-        self._uploads, self._ended, self._ended_before = 0, 0, 0
-        self._line: dict[str, Any] = {}
 
     def _clock(self) -> float:
         """Return the seconds of the trial so far, without pauses between interrupted runs."""
@@ -84,7 +78,7 @@ class RealTimeQueue:
         coordinator, self._alone, self._draws = self._coordinator, None, 0
         self._before, self._ended_before = self._now, self._ended
         accepted, uploads, asked = dict[int, ClientTask](), dict[int, pf.Payload](), set[int]()
-        members, busy, begins = len(coordinator.members()), 0.0, True
+        busy, begins = 0.0, True
         while (lacking := self._buffer - len(accepted)) > 0:
             # 1. Ask clients whose machines are there, and have nothing to do.
             if begins or len(self._arrived) < lacking:
@@ -107,16 +101,9 @@ class RealTimeQueue:
                 if reply is not None:  # otherwise the record has the reason
                     self._arrived[client] = task, reply
         self._now = self._clock()
-        self._uploads += len(accepted)
         busy += sum(self._now - max(f.start, self._before) for f in self._tasks.values())
-        self._write(step, accepted, busy, members)
-        weighed = {}
-        for client in sorted(uploads):
-            download = accepted[client].download
-            weighed[client] = as_it_counts(
-                coordinator, self._config, client, uploads[client], download
-            )
-        return weighed
+        self._write(step, dict(sorted(accepted.items())), busy)
+        return self._weighed(uploads, {c: f.download for c, f in accepted.items()})
 
     def _taken(self, count: int) -> dict[int, tuple[ClientTask, schedules.TrainReply]]:
         """Take the first uploads out of the buffer, without those that are too stale."""
@@ -166,27 +153,15 @@ class RealTimeQueue:
 
     # --- the record -----------------------------------------------------------------------------
 
-    def _write(
-        self, step: int, accepted: Mapping[int, ClientTask], busy: float, members: int
-    ) -> None:
+    def _write(self, step: int, accepted: Mapping[int, ClientTask], busy: float) -> None:
         """Write the line of the step."""
-        versions = {client: task.version for client, task in sorted(accepted.items())}
-        ages = [step - version for version in versions.values()]
-        length = members * (self._now - self._before)
-        self._line = {
+        versions = {client: task.version for client, task in accepted.items()}
+        self._end(step, versions, busy)
+        self._line |= {
             "clock": "real",
             "time": round(self._now, 3),
-            "version": step + 1,
-            "uploads": self._uploads,
-            "staleness": {
-                "mean": sum(ages) / len(ages) if ages else None,
-                "max": max(ages, default=None),
-            },
-            "idle": max(0.0, 1 - busy / length) if length else None,
             "versions": {str(client): version for client, version in versions.items()},
-            "seconds": {
-                str(c): round(task.end - task.start, 3) for c, task in sorted(accepted.items())
-            },
+            "seconds": {str(c): round(f.end - f.start, 3) for c, f in accepted.items()},
         }
 
     def line(self) -> dict[str, Any]:
@@ -195,15 +170,6 @@ class RealTimeQueue:
             str(client): version for client, version in self._coordinator.evaluated.items()
         }
         return {**self._line, **({"evaluated": evaluated} if evaluated else {})}
-
-    def is_due(self, step: int) -> bool:
-        """Return True if uploads or seconds pass a multiple of those between evaluations.
-
-        Lost uploads count, too, as they do in rounds.
-        """
-        if seconds := self._config.eval_seconds:
-            return self._now // seconds > self._before // seconds
-        return self._ended // self._every > self._ended_before // self._every
 
     # --- checkpoints ----------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ def try_stale_steps(
             "the server acts on the uploads of some clients",
             "take --schedule rounds, or options with which the server keeps it",
         )
-    if not shared and (config.mixing < 1 or config.weight != "constant"):
+    if not shared and (config.mixing < 1 or config.a):
         note(
             f"{method} uploads and downloads no common key: the weight of stale uploads and mixing "
             "change nothing"

@@ -1,1 +1,1 @@
-"""Steps that several methods share, as functions that a method's hooks call by name."""
+"""Steps that several methods share: functions, and hooks that a method takes by name."""

@@ -98,6 +98,13 @@ class AdapterConfig(pf.Config):
 # --- before the run -------------------------------------------------------------------------------
 
 
+@pf.hookimpl
+def same_net(config: AdapterConfig) -> dict[str, object]:
+    """Give all clients one frozen net W."""
+    return {"same_init": True}
+
+
+@pf.hookimpl
 def unfit(run: pf.RunInfo, config: AdapterConfig) -> list[str]:
     """Return reasons why the run can't train adapters: several nets, or ranks that don't fit."""
     if config.alpha is not None and config.scale != 1:
@@ -214,6 +221,7 @@ def initial_factors(server: pf.Server[Any], parts: str = BOTH) -> pf.Payload:
 # --- a round --------------------------------------------------------------------------------------
 
 
+@pf.hookimpl
 def first_slices(server: pf.Server[Any], client_id: int) -> pf.Payload:
     """Return B[:, :r_i]/s_i and A[:r_i] of each layer, those that the server has; and the head."""
     rank, s_i = server.state["ranks"][client_id], unit(server.config, client_id)
@@ -242,7 +250,7 @@ def install_factors(client: pf.Client[Any]) -> None:
 def install_head(client: pf.Client[Any]) -> None:
     """Copy the received head into the client's, if heads are averaged and the net has one."""
     if client.config.head == "average" and client.module("head").state_dict():
-        weights.install(client, "head")
+        weights.HEAD.receive(client)
 
 
 def trained_factors(client: pf.Client[Any], rank: int, parts: str = BOTH) -> pf.Payload:
@@ -261,6 +269,7 @@ def trained_factors(client: pf.Client[Any], rank: int, parts: str = BOTH) -> pf.
     return sent
 
 
+@pf.hookimpl
 def rank_fault(server: pf.Server[Any], client_id: int, upload: pf.Payload) -> str:
     """Return the fault of an upload whose rank is above the client's own; empty without one."""
     most = server.state["ranks"][client_id]

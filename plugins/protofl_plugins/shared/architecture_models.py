@@ -27,6 +27,7 @@ class ArchitecturesConfig(ServerTrainingConfig):
 # --- a round --------------------------------------------------------------------------------------
 
 
+@pf.hookimpl
 def initial_models(server: pf.Server[Any]) -> pf.Payload:
     """Return w_g of every architecture g, as the server builds it."""
     start = pf.Payload()
@@ -35,11 +36,13 @@ def initial_models(server: pf.Server[Any]) -> pf.Payload:
     return start
 
 
-def model_of(server: pf.Server[Any], client: int) -> pf.Payload:
+@pf.hookimpl
+def model_of(server: pf.Server[Any], client_id: int) -> pf.Payload:
     """Return w_g of the client's architecture, as ``model/*``."""
-    return renamed(server.global_state, f"model@{server.clients[client].architecture}", "model")
+    return renamed(server.global_state, f"model@{server.clients[client_id].architecture}", "model")
 
 
+@pf.hookimpl
 def trained_model(client: pf.Client[Any]) -> pf.Payload:
     """Return w_i, and n_i if the mean is weighted by it."""
     payload = pf.models.pack_weights(client.module("model"), "model")
@@ -48,6 +51,7 @@ def trained_model(client: pf.Client[Any]) -> pf.Payload:
     return payload
 
 
+@pf.hookimpl
 def mean_models(server: pf.Server[Any], uploads: pf.Uploads) -> pf.Payload:
     """Return w_g of every architecture of the round: the mean over its clients."""
     means = pf.Payload()
@@ -62,6 +66,7 @@ def mean_models(server: pf.Server[Any], uploads: pf.Uploads) -> pf.Payload:
     return means
 
 
+@pf.hookimpl
 def known_models(server: pf.Server[Any]) -> dict[str, nn.Module]:
     """Return the model of every architecture, {architecture: model with w_g}."""
     models = {name: server.build(name) for name in architectures_of(server, server.clients)}

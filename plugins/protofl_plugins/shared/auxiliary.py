@@ -16,6 +16,7 @@ from torch.nn.functional import logsigmoid
 
 import protofl as pf
 from protofl import functional as F
+from protofl_plugins.shared.weights import SharedWeights
 
 
 class AuxiliaryConfig(pf.Config):
@@ -63,11 +64,13 @@ class MutualConfig(AuxiliaryConfig, pf.VariantConfig):
 # --- before the run -------------------------------------------------------------------------------
 
 
+@pf.hookimpl
 def mutual_defaults(config: MutualConfig) -> dict[str, Any]:
     """Return the run's clipping."""
     return {"clip": config.clip} if config.clip else {}
 
 
+@pf.hookimpl
 def unknown_architecture(run: pf.RunInfo, config: AuxiliaryConfig) -> list[str]:
     """Return the reason why the auxiliary model can't be built: the group lacks it."""
     names = [a.name for a in (*run.architectures, *run.server_architectures)]
@@ -86,6 +89,7 @@ def unknown_architecture(run: pf.RunInfo, config: AuxiliaryConfig) -> list[str]:
     return []
 
 
+@pf.hookimpl
 def chosen_architecture(run: pf.RunInfo, config: AuxiliaryConfig) -> dict[str, Any]:
     """Return the option ``auxiliary`` if it is not set: the group's auxiliary architecture."""
     return {} if config.auxiliary else {"auxiliary": run.auxiliary_architecture}
@@ -104,11 +108,15 @@ def auxiliary_of(client: pf.Learner[Any]) -> pf.models.SplitModel:
     return cast(pf.models.SplitModel, client.module("auxiliary"))
 
 
+@pf.hookimpl
 def shared_auxiliary(server: pf.Server[Any]) -> dict[str, nn.Module]:
     """Return the auxiliary model with the server's weights, as the only global model."""
     model = built(server)
     pf.models.load_weights(model, server.global_state, "auxiliary")
     return {"auxiliary": model}
+
+
+AUXILIARY = SharedWeights("auxiliary")
 
 
 def divergence(client: pf.Learner[Any], student: Tensor, teacher: Tensor) -> Tensor:

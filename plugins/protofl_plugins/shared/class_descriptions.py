@@ -1,8 +1,7 @@
-"""Texts about classes for a text encoder: a template, and descriptions from a file of the user."""
+"""Texts about classes for a text encoder: their names, and descriptions from a user's file."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,18 +17,14 @@ def read_descriptions(path: Path) -> dict[str, list[str]]:
     """Read descriptions of classes from a file.
 
     Args:
-        path: ``.toml`` with ``CLASS = "description"``, or a list of them; otherwise a text file
-            with a line ``CLASS: description`` for each description. Lines that begin with ``#``
-            are comments.
+        path: A text file with a line ``CLASS: description`` for each description. Lines that begin
+            with ``#`` are comments.
 
     Raises:
-        UsageError: The file can't be read, or a line or value is not of this form.
+        UsageError: The file can't be read, or a line is not of this form.
     """
-    lines = [*read_lines(path, "file of descriptions")]
-    if path.suffix == ".toml":
-        return _from_toml(path, "\n".join(line for _, line in lines))
     result: dict[str, list[str]] = {}
-    for number, line in lines:
+    for number, line in read_lines(path, "file of descriptions"):
         if not line.strip() or line.startswith("#"):
             continue
         name, colon, text = line.partition(":")
@@ -39,23 +34,6 @@ def read_descriptions(path: Path) -> dict[str, list[str]]:
                 do="write one description per line",
             )
         result.setdefault(name.strip(), []).append(text.strip())
-    return result
-
-
-def _from_toml(path: Path, text: str) -> dict[str, list[str]]:
-    try:
-        values = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise pf.UsageError(f"{path} is not TOML: {error}", do="correct the file") from None
-    result = {}
-    for name, value in values.items():
-        listed = [value] if isinstance(value, str) else value
-        if not (isinstance(listed, list) and listed and all(isinstance(t, str) for t in listed)):
-            raise pf.UsageError(
-                f"{path}: expected a text or a list of texts for {name!r}, got {value!r}",
-                do='write "CLASS" = ["description", "another description"]',
-            )
-        result[name] = listed
     return result
 
 
@@ -79,38 +57,18 @@ def check_descriptions(descriptions: Descriptions, classes: Sequence[str], sourc
 
 
 def class_texts(
-    classes: Sequence[str], template: str | None, descriptions: Descriptions | None
+    classes: Sequence[str], descriptions: Descriptions | None
 ) -> tuple[list[str], list[int]]:
     """Return all texts, and for each the number of its class.
 
     Args:
         classes: Names of the C classes; ``_`` is written as a space.
-        template: A text with ``{class}``, and with ``{description}`` if there are descriptions.
         descriptions: Descriptions of the classes; None for one text per class.
     """
-    usual = "A photo of a {class}: {description}" if descriptions else "A photo of a {class}."
     texts, owners = list[str](), list[int]()
     for number, name in enumerate(classes):
-        text = (template or usual).replace("{class}", name.replace("_", " "))
-        for description in descriptions[name] if descriptions else [""]:
-            texts.append(text.replace("{description}", description))
+        text = f"A photo of a {name.replace('_', ' ')}"
+        for ending in [f": {d}" for d in descriptions[name]] if descriptions else ["."]:
+            texts.append(text + ending)
             owners.append(number)
     return texts, owners
-
-
-def check_template(template: str | None, *, described: bool) -> None:
-    """Check that a template has the places that it needs.
-
-    Raises:
-        UsageError: It lacks ``{class}``, or has ``{description}`` without descriptions or vice
-            versa.
-    """
-    if template is None:
-        return
-    if "{class}" not in template:
-        raise pf.UsageError(f"template={template!r} lacks {{class}}", do="write {class} into it")
-    if ("{description}" in template) != described:
-        what, do = ("lacks {description}", "write {description} into it")
-        if not described:
-            what, do = "has {description}, and descriptions is not given", "give a file"
-        raise pf.UsageError(f"template={template!r} {what}", do=do)

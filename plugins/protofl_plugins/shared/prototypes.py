@@ -19,7 +19,7 @@ import protofl as pf
 from protofl import functional as F
 
 MEANS = {
-    "prototypes": pf.Key("[n, K]", "P_i^c of the client's classes: mean features", by_class=True),
+    "prototypes": "P_i^c of the client's classes: mean features",
     "classes": "which classes the client has",
 }
 """Keys of a method whose clients send one prototype for each class."""
@@ -45,12 +45,48 @@ def received_prototypes(client: pf.Client[Any], name: str = "prototypes") -> tup
     return client.received.table(name, client.num_classes, client.feature_dim)
 
 
+@pf.hookimpl
 def guides(client: pf.Client[Any]) -> pf.LossData:
-    """Return what a loss needs of `received_prototypes`, ``P`` and ``known``; {} without any."""
+    """Give the loss the `received_prototypes`, ``P`` and ``known``; nothing without any."""
     if "prototypes" not in client.received:
         return {}
     P, known = received_prototypes(client)
     return {"P": P, "known": known}
+
+
+@pf.hookimpl
+def guides_of_before(client: pf.Client[Any]) -> pf.LossData:
+    """Return the `guides`, and keep P_i^c of the model before training with ``collect=before``."""
+    if client.config.collect == "before":
+        client.scratch["prototypes"] = client.class_prototypes().select("prototypes")
+    return guides(client)
+
+
+@pf.hookimpl
+def collect_online(client: pf.Client[Any], batch: pf.Batch, output: pf.Output) -> None:
+    """Add a batch to the sums of P_i^c (Eq. 2), if they are taken during training."""
+    if client.config.collect == "online":
+        client.collect_prototypes(batch, output)
+
+
+@pf.hookimpl
+def sent_prototypes(client: pf.Client[Any]) -> pf.Payload:
+    """Send P_i^c (Eq. 2), with counts if Eq. 3 weights by them."""
+    return class_prototypes(client, client.config.aggregate)
+
+
+@pf.hookimpl
+def sent_without_counts(client: pf.Client[Any]) -> pf.Payload:
+    """Send P_i^c (Eq. 2) without counts, of the model before training if they were kept."""
+    if "prototypes" in client.scratch:
+        return cast(pf.Payload, client.scratch["prototypes"])
+    return class_prototypes(client, "uniform")
+
+
+@pf.hookimpl
+def default_weight(config: Any) -> dict[str, Any]:  # noqa: ANN401 - options of several methods
+    """Return λ, with the default that belongs to the distance."""
+    return {"lambda_": guide_weight(config.lambda_, config.distance)}
 
 
 def guide_weight(weight: float | None, distance: str) -> float:
@@ -93,7 +129,13 @@ def guide(config: Any, features: Tensor, labels: Tensor, P: Tensor, known: Tenso
     return cast(Tensor, weight * len(means) / present.sum(dtype=term.dtype) * term)
 
 
-def nearest_prototype(client: pf.Client[Any], x: Tensor, name: str = "prototypes") -> Tensor:
+@pf.hookimpl
+def nearest_prototype(client: pf.Client[Any], x: Tensor) -> Tensor:
+    """Predict the class of the nearest prototype, see `scores_by_distance`."""
+    return scores_by_distance(client, x, "prototypes")
+
+
+def scores_by_distance(client: pf.Client[Any], x: Tensor, name: str) -> Tensor:
     """Return minus the distance to every prototype, B×C; a class without one can't be predicted.
 
     Before the first prototypes arrive the head decides, and of a multi-label task always: the
@@ -107,6 +149,12 @@ def nearest_prototype(client: pf.Client[Any], x: Tensor, name: str = "prototypes
 
 
 # --- on the server --------------------------------------------------------------------------------
+
+
+@pf.hookimpl
+def global_prototypes(server: pf.Server[Any], client_id: int) -> pf.Payload:
+    """Send the global prototypes."""
+    return server.global_state.select("prototypes")
 
 
 def mean_prototypes(
@@ -163,8 +211,8 @@ def of_all_classes(rows: Tensor, name: str = "prototypes") -> pf.Payload:
 # --- options --------------------------------------------------------------------------------------
 
 
-class MeansConfig(pf.VariantConfig):
-    """Options of a method whose server averages prototypes (Eq. 2 and 3)."""
+class SentMeansConfig(pf.VariantConfig):
+    """Options of prototypes that clients send (Eq. 2) and the server averages (Eq. 3)."""
 
     deviations = {
         "collect": pf.Deviation(
@@ -172,9 +220,6 @@ class MeansConfig(pf.VariantConfig):
         ),
         "aggregate": pf.Deviation(
             "Eq. 3", "weighted", "uniform", "the code takes the plain mean and sends no counts"
-        ),
-        "absent": pf.Deviation(
-            "Eq. 3", "keep", "forget", "the code knows only the classes of this round's clients"
         ),
     }
     collect: Literal["eval", "online"] = pf.Field(
@@ -184,6 +229,16 @@ class MeansConfig(pf.VariantConfig):
     aggregate: Average = pf.Field(
         None, description="mean over clients by counts, plain, or as Eq. 3 is printed"
     )
+
+
+class MeansConfig(SentMeansConfig):
+    """Options of a method that sends the means of Eq. 3."""
+
+    deviations = SentMeansConfig.deviations | {
+        "absent": pf.Deviation(
+            "Eq. 3", "keep", "forget", "the code knows only the classes of this round's clients"
+        ),
+    }
     absent: Absent = pf.Field(
         None, description="P̄^c of a class that no client of the round has: the last, or none"
     )

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 import protofl as pf
 from protofl_plugins.engines.server_steps import minimise
@@ -74,6 +74,7 @@ class ServerTrainingConfig(EpochsConfig):
 # --- before the run -------------------------------------------------------------------------------
 
 
+@pf.hookimpl
 def paper_defaults(config: EpochsConfig) -> dict[str, Any]:
     """Return the paper's private epochs, optimiser and batches with ``epochs=paper``."""
     if config.epochs != "paper":
@@ -81,6 +82,7 @@ def paper_defaults(config: EpochsConfig) -> dict[str, Any]:
     return {**PAPER_RUN, "local_epochs": config.paper_epochs["local_epochs"]}
 
 
+@pf.hookimpl
 def without_public(run: pf.RunInfo) -> list[str]:
     """Return the reason why there is nothing to distil on: the run has no public samples."""
     if run.public:
@@ -163,6 +165,12 @@ def evaluated(
 # --- models on the server -------------------------------------------------------------------------
 
 
+@pf.hookimpl
+def server_models(server: pf.Server) -> dict[str, nn.Module]:
+    """Evaluate the models that the method keeps on the server."""
+    return dict(server.modules)
+
+
 def server_model(server: pf.Server) -> pf.models.SplitModel:
     """Return the model that the method keeps on the server, ``server.modules["model"]``."""
     model = server.modules["model"]
@@ -184,7 +192,6 @@ def train_on_public(
     rows: Tensor | None = None,
     purpose: str = "shuffle",
     cosine: bool = False,
-    stop: Callable[[], bool] | None = None,
 ) -> None:
     """Train a model of the server on public samples.
 
@@ -201,7 +208,6 @@ def train_on_public(
         rows: The public samples to train on, [n]; None for all.
         purpose: Names the stream from which the order is drawn, and this training.
         cosine: Let the learning rate fall along a cosine to 0 after the last epoch.
-        stop: Called after every epoch; true ends training.
     """
     public, parameters = server.public, list(model.parameters())
     assert public is not None
@@ -218,26 +224,23 @@ def train_on_public(
         features = model.features(public.inputs(rows))
         return loss(features, model.head(features), *rest)
 
-    for part in [server.epochs(epochs)] if stop is None else [[e] for e in server.epochs(epochs)]:
-        model.train(len(rows) >= server.least_batch)
-        batches, rates = list[Tensor](), list[float]()
-        for epoch in part:
-            order = list(server.batches(len(rows), generator))
-            progress = [(epoch + number / len(order)) / epochs for number in range(len(order))]
-            batches += order
-            rates += [lr * (1 + math.cos(math.pi * share)) / 2 for share in progress]
-        minimise(
-            server,
-            batch_loss,
-            optimizer,
-            batches,
-            of=(rows, *of),
-            given=given,
-            changes=[*model.buffers()],
-            reads=public.memory,
-            rates=rates if cosine else None,
-            name=purpose,
-        )
-        model.eval()
-        if stop is not None and stop():
-            break
+    model.train(len(rows) >= server.least_batch)
+    batches, rates = list[Tensor](), list[float]()
+    for epoch in server.epochs(epochs):
+        order = list(server.batches(len(rows), generator))
+        progress = [(epoch + number / len(order)) / epochs for number in range(len(order))]
+        batches += order
+        rates += [lr * (1 + math.cos(math.pi * share)) / 2 for share in progress]
+    minimise(
+        server,
+        batch_loss,
+        optimizer,
+        batches,
+        of=(rows, *of),
+        given=given,
+        changes=[*model.buffers()],
+        reads=public.memory,
+        rates=rates if cosine else None,
+        name=purpose,
+    )
+    model.eval()

@@ -33,6 +33,7 @@ class TrainedConfig(pf.VariantConfig):
     send_initial: bool = pf.Field(None, description="send P̂ down in round 0 already")
 
 
+@pf.hookimpl
 def set_up(server: pf.Server[Any]) -> pf.Payload:
     """Draw the vectors e and F; return P̂, or nothing where it is not sent in round 0."""
     K = server.feature_dim

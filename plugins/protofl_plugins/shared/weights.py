@@ -2,13 +2,12 @@
 
     server    w ← Σ_i (n_i / n) · w_i        (FedPKD Eq. 1)
 
-A ``module_name`` is ``model``, ``head`` or the name of a further module of the client; the weights
-travel as ``NAME/*``.
+The weights of a module travel as ``NAME/*``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
@@ -75,32 +74,21 @@ def unequal_extractors(run: pf.RunInfo) -> list[str]:
     ]
 
 
-def unequal_heads(run: pf.RunInfo, does: str) -> list[str]:
-    """Return the reason why clients can't share one head: their heads have several shapes.
-
-    Args:
-        run: The run.
-        does: The method's use of heads, for the message: "averages heads".
-    """
+def unequal_heads(run: pf.RunInfo) -> list[str]:
+    """Return the reason why clients can't share one head: their heads have several shapes."""
     if run.one_head:
         return []
     heads = ", ".join(dict.fromkeys(a.head for a in run.architectures))
     return [
-        f"it {does}, and the clients of {run.group} have different heads ({heads}); "
-        "a group with one head works (--models htfe8, htcnn8), or a method that shares no "
-        "head (feddistill, fml, fedproto)"
+        f"it gives all clients one head, and the clients of {run.group} have different heads "
+        f"({heads}); a group with one head works (--models htfe8, htcnn8), or a method that shares "
+        "no head (feddistill, fml, fedproto)"
     ]
 
 
 def built_model(server: pf.Server[Any]) -> pf.models.SplitModel:
     """Return the model of the first client's architecture, with the initial weights."""
     return server.build(server.clients[0].architecture)
-
-
-def initial_model(server: pf.Server[Any]) -> pf.Payload:
-    """Return the initial weights of the model that clients share, as ``model/*``."""
-    buffers = averages_buffers(server.config)
-    return pf.models.pack_weights(built_model(server), "model", buffers=buffers)
 
 
 # --- a round --------------------------------------------------------------------------------------
@@ -114,29 +102,6 @@ def averages_buffers(config: pf.Config) -> bool:
 def flat(tensors: Iterable[Tensor]) -> Tensor:
     """Return tensors as one vector: a few operations for any number of layers, and vmap's rule."""
     return torch.cat([tensor.flatten() for tensor in tensors])
-
-
-def install(client: pf.Client[Any], module_name: str) -> None:
-    """Copy the received weights into the client's module; does nothing without them."""
-    if client.received.under(module_name):
-        pf.models.load_weights(client.module(module_name), client.received, module_name)
-
-
-def trained_weights(
-    client: pf.Client[Any], module_name: str, prefix: str | None = None
-) -> pf.Payload:
-    """Return the weights of the client's module as ``PREFIX/*``, by default its name, and n_i."""
-    weights = pf.models.pack_weights(
-        client.module(module_name), prefix or module_name, buffers=averages_buffers(client.config)
-    )
-    return pf.Payload(weights, samples=torch.tensor(client.num_samples))
-
-
-def mean_weights(server: pf.Server[Any], uploads: pf.Uploads, module_name: str) -> pf.Payload:
-    """Return Σ_i (n_i / n) · w_i over the round's clients; 1/M for n_i/n if uniform."""
-    samples = torch.stack([upload["samples"] for upload in uploads.values()])
-    weights = None if server.config.aggregate == "uniform" else samples
-    return pf.models.average_weights(list(uploads.values()), module_name, weights)
 
 
 def shared_model(server: pf.Server[Any], model: nn.Module | None = None) -> dict[str, nn.Module]:
@@ -153,3 +118,82 @@ def shared_model(server: pf.Server[Any], model: nn.Module | None = None) -> dict
         return {}
     pf.models.load_weights(model, server.global_state, "model")
     return {"model": model}
+
+
+def install(client: pf.Client[Any], name: str) -> None:
+    """Copy the received weights into the client's module; does nothing without them."""
+    if client.received.under(name):
+        pf.models.load_weights(client.module(name), client.received, name)
+
+
+class SharedWeights:
+    """Hooks of methods whose clients share the weights w of a module, as ``NAME/*``.
+
+    A method takes each of them by name: ``receive = weights.MODEL.receive``.
+
+    Args:
+        name: The name of the clients' module.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server[Any], client_id: int) -> pf.Payload:
+        """Send w."""
+        return server.global_state.select(f"{self._name}/*")
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client[Any]) -> None:
+        """Install w: w_i ← w."""
+        install(client, self._name)
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Any]) -> pf.Payload:
+        """Send w_i and n_i."""
+        buffers = averages_buffers(client.config)
+        w_i = pf.models.pack_weights(client.module(self._name), self._name, buffers=buffers)
+        return pf.Payload(w_i, samples=torch.tensor(client.num_samples))
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server[Any], uploads: pf.Uploads) -> pf.Payload:
+        """Average: w ← Σ_i (n_i / n) · w_i over the round's clients; 1/M for n_i/n if uniform."""
+        samples = torch.stack([upload["samples"] for upload in uploads.values()])
+        weights = None if server.config.aggregate == "uniform" else samples
+        return pf.models.average_weights(list(uploads.values()), self._name, weights)
+
+
+class SharedPart(SharedWeights):
+    """Hooks of methods whose clients share the model, its head or its extractor.
+
+    Args:
+        name: ``model``, ``head`` or ``extractor``.
+        unequal: Returns the reason why the clients' weights have no mean.
+    """
+
+    def __init__(self, name: str, unequal: Callable[[pf.RunInfo], list[str]]) -> None:
+        super().__init__(name)
+        self._unequal = unequal
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo) -> list[str]:
+        """Require weights of the same shapes."""
+        return self._unequal(run)
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[Any]) -> pf.Payload:
+        """Build w, with the initial weights of the first client's architecture."""
+        model = built_model(server)
+        part = model if self._name == "model" else getattr(model, self._name)
+        buffers = averages_buffers(server.config)
+        return pf.models.pack_weights(part, self._name, buffers=buffers)
+
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[Any]) -> dict[str, nn.Module]:
+        """Evaluate the model with w on the global test samples."""
+        return shared_model(server)
+
+
+MODEL = SharedPart("model", unequal_models)
+HEAD = SharedPart("head", unequal_heads)
+EXTRACTOR = SharedPart("extractor", unequal_extractors)

@@ -366,7 +366,7 @@ BAD = {
     "use without method": ("run fedsa --use inference", "HOOK=METHOD"),
     "unknown payload-transform": ("run fedsa --with noise", "payload-transform"),
     "blocked": ("run fedsa --block fedsa", "blocked"),
-    "other heads": ("run lg-fedavg --models res34-htc4", "averages heads"),
+    "other heads": ("run lg-fedavg --models res34-htc4", "gives all clients one head"),
     "other models": ("run fedavg --models htcnn8", "homogeneous group"),
     "public": ("run fedsa --public some", "--public"),
 }

@@ -87,5 +87,5 @@ def test_the_points_need_as_many_features_as_classes(toy):
 
 
 def test_different_heads_are_refused(toy):
-    with pytest.raises(pf.UsageError, match="it averages heads"):
+    with pytest.raises(pf.UsageError, match="it gives all clients one head"):
         toy("alignfed", models=toyfed.group(toyfed.CNN, toyfed.TWO_LAYERS))

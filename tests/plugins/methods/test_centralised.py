@@ -9,7 +9,6 @@ import torch
 import protofl as pf
 from protofl.errors import Refused
 from protofl.testing.equality import double_precision
-from protofl.testing.toy import MIXED, make_images, with_task
 
 EPS = 0.01
 
@@ -53,38 +52,3 @@ def test_further_loss_terms_are_refused(toy):
         toy("centralised", models=plain.ONE, add=["fedproto.align"])
     assert (refused.value.lacks, refused.value.name) == ("phase", "none")
     assert isinstance(refused.value, pf.UsageError)
-
-
-@pytest.mark.parametrize(
-    ("labels", "fault"),
-    [
-        ([0, 3, 4], "the label 4, expected 0 to 3"),
-        ([0, -1, 1], "the label -1, expected 0 to 3"),
-        ([0, 1], "2 labels for 3 samples"),
-        (None, "inputs alone, expected inputs and labels"),
-    ],
-)
-def test_wrong_labels_are_refused(toy, labels, fault):
-    found = plain.federation(toy, "centralised")
-    upload = pf.Payload(inputs=torch.zeros(3, 1, 6, 6))
-    if labels:
-        upload["labels"] = torch.tensor(labels)
-    view = found.views()[1]
-    assert found.lifecycle("check_upload", server=view, client_id=2, upload=upload) == {
-        "centralised": fault
-    }
-
-
-def test_labels_of_other_tasks(toy):
-    """Several labels are 0 or 1, and a number may be any."""
-    for task, labels, fault in (
-        ("multilabel", [0.0, 1, 1, 0], ""),
-        ("multilabel", [0.0, 1, 2, 0], "the label 2, expected 0 or 1"),
-        ("regression", [-3.5], ""),
-    ):
-        data = with_task(make_images(MIXED), pf.datasets.Task(task))
-        found = toy("centralised", data=data, models=plain.ONE)
-        upload = pf.Payload(inputs=torch.zeros(1, 1, 6, 6), labels=torch.tensor([labels]))
-        view = found.views()[1]
-        found_faults = found.lifecycle("check_upload", server=view, client_id=0, upload=upload)
-        assert found_faults["centralised"] == fault

@@ -1,4 +1,4 @@
-"""Tests of FedORGP against loops: Eq. 5 on the server, Eq. 8 on clients, outlier removal."""
+"""Tests of FedORGP against loops: Eq. 5 on the server, Eq. 8 on clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from slow_equations import affine, mean_cross_entropy, means_by_class, numbers
 
 import protofl as pf
-from protofl_plugins.methods.fedorgp import without_outliers
 
 CLASSES = {0: [0, 1, 3], 1: [2], 4: [1, 3, 0], 7: [0, 2, 3]}
 
@@ -26,7 +25,7 @@ def cosine(a, b):
 # --- Eq. 5 ----------------------------------------------------------------------------------------
 
 
-def slow_training(modules, payloads, *, adaptive, epochs, batch_size, lr=0.05):
+def slow_training(modules, payloads, *, epochs, batch_size, lr=0.05):
     """Run SGD on Eq. 5 with torch's optimiser; sum Eq. 3 and 4 one pair at a time."""
     parameters = [p for m in modules.values() for p in m.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=lr)
@@ -44,9 +43,6 @@ def slow_training(modules, payloads, *, adaptive, epochs, batch_size, lr=0.05):
             for i in chosen:
                 own = 1 - similar(rows[i], P[labels[i]], dim=0)
                 others = [similar(rows[i], P[c], dim=0).abs() for c in range(4) if c != labels[i]]
-                if adaptive:
-                    own = own * (1 + torch.sigmoid((sum(others) / 3 - 0.3) / 0.5))
-                    others = [a * (1 + torch.sigmoid((a - 0.3) / 0.5)) for a in others]
                 loss = loss + (0.5 * own + 4 * sum(others) / 3) / len(chosen)
             optimizer.zero_grad()
             loss.backward()
@@ -54,10 +50,9 @@ def slow_training(modules, payloads, *, adaptive, epochs, batch_size, lr=0.05):
     return modules["F"](modules["vectors"].weight).detach()
 
 
-@pytest.mark.parametrize("weights", ["equal", "adaptive"])
 @pytest.mark.parametrize(("epochs", "size"), [(1, 32), (3, 4)])
-def test_the_servers_training_is_sgd_on_eq_5(toy, rows, weights, epochs, size):
-    options = {"weights": weights, "epochs": epochs, "server_batch_size": size}
+def test_the_servers_training_is_sgd_on_eq_5(toy, rows, epochs, size):
+    options = {"epochs": epochs, "server_batch_size": size}
     options |= {"lambda_s": 0.5, "gamma": 4}
     payloads = {client: rows(classes, seed=client)[0] for client, classes in CLASSES.items()}
     found, copy = (toy("fedorgp", set=options) for _ in range(2))
@@ -69,7 +64,6 @@ def test_the_servers_training_is_sgd_on_eq_5(toy, rows, weights, epochs, size):
     expected = slow_training(
         copy.server.modules["fedorgp"],
         payloads,
-        adaptive=weights == "adaptive",
         epochs=epochs,
         batch_size=size,
     )
@@ -116,53 +110,9 @@ def test_the_own_head_decides(toy, rows):
 # --- Eq. 2 ----------------------------------------------------------------------------------------
 
 
-def slow_kept(rows):
-    """Return a mask of the rows of one class that the published code keeps, in plain numbers."""
-    centre = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-    away = [math.dist(r, centre) for r in rows]
-    near = [cosine(r, centre) for r in rows]
-
-    def variation(values):
-        m = sum(values) / len(values)
-        return math.sqrt(sum((v - m) ** 2 for v in values) / (len(values) - 1)) / abs(m)
-
-    def scaled(values):
-        return [(v - min(values)) / (max(values) - min(values) + 1e-8) for v in values]
-
-    factor = 1 - 0.3 * math.tanh(0.5 * (variation(away) / variation(near) - 1))
-    alpha = min(max(0.5 * min(max(factor, 0.4), 1.6), 0.1), 0.9)
-    scores = [
-        alpha * (1 - a) + (1 - alpha) * b for a, b in zip(scaled(away), scaled(near), strict=True)
-    ]
-    ordered = sorted(scores)
-
-    def quantile(q):
-        place = q * (len(rows) - 1)
-        low = int(place)
-        high = min(low + 1, len(rows) - 1)
-        return ordered[low] + (place - low) * (ordered[high] - ordered[low])
-
-    reach = 1.5 * (quantile(0.75) - quantile(0.25))
-    return [quantile(0.25) - reach <= s <= quantile(0.75) + reach for s in scores]
-
-
-def test_outliers_are_those_of_the_loop(randn):
-    features, labels = 1 + 0.3 * randn(40, 6), torch.arange(40) % 3
-    features[[0, 9, 31]] *= -2  # far from their class means
-    labels[-2:] = 3  # both samples of a class of two are kept
-    kept = without_outliers(features, labels)
-    assert not kept[[0, 9, 31]].any()
-    assert kept[-2:].all()
-    for label in range(3):
-        own = labels == label
-        assert kept[own].tolist() == slow_kept(numbers(features[own]))
-
-
-@pytest.mark.parametrize("outliers", ["keep", "drop"])
-def test_the_upload_is_the_mean_of_the_kept_samples_without_counts(toy, outliers):
-    found = toy("fedorgp", set={"outliers": outliers})
+def test_the_upload_is_the_mean_of_the_samples_without_counts(toy):
+    found = toy("fedorgp")
     found.rounds(1)
-    fewer = 0
     for number, blob in found.pool.uploads(0).items():
         upload = pf.Payload.from_bytes(blob)
         assert upload.keys() == {"prototypes", "classes"}
@@ -170,14 +120,10 @@ def test_the_upload_is_the_mean_of_the_kept_samples_without_counts(toy, outliers
         record.model.eval()
         with torch.no_grad():
             z = record.model.features(record.train.inputs())
-        y = record.train.y
-        kept = without_outliers(z, y) if outliers == "drop" else torch.ones_like(y).bool()
-        fewer += int((~kept).sum())
-        slow = means_by_class(numbers(z[kept]), y[kept].tolist())
+        slow = means_by_class(numbers(z), record.train.y.tolist())
         assert upload["classes"].tolist() == sorted(slow)
         for row, c in zip(numbers(upload["prototypes"]), sorted(slow), strict=True):
             assert row == pytest.approx(slow[c], rel=1e-4, abs=1e-6)
-    assert (fewer > 0) == (outliers == "drop")
 
 
 # --- the code of the tables -----------------------------------------------------------------------
@@ -187,7 +133,7 @@ def test_official_is_the_code_of_the_tables(toy):
     """The paper's equations, without P̂ in the first round, the last batch and shuffling."""
     plan = toy("fedorgp", set={"variant": "official"}).plan
     config, settings = plan.composition.configs["fedorgp"], plan.settings
-    assert (config.weights, config.outliers, config.send_initial) == ("equal", "keep", False)
+    assert not config.send_initial
     assert (settings.drop_last, settings.shuffle) == (True, False)
     paper = toy("fedorgp").plan
     assert paper.composition.configs["fedorgp"].send_initial

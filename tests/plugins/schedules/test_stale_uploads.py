@@ -21,11 +21,9 @@ from protofl_plugins.schedules.stale_uploads import mixed
 @pytest.mark.parametrize(
     ("options", "weights"),
     [
-        ({"weight": "constant"}, {0: 1, 7: 1}),
+        ({"a": 0}, {0: 1, 7: 1}),
         ({}, {0: 1, 3: 1 / 2, 8: 1 / 3}),  # FedBuff: 1/√(1 + τ)
         ({"a": 2}, {0: 1, 1: 1 / 4, 4: 1 / 25}),
-        ({"weight": "hinge"}, {0: 1, 4: 1, 5: 1 / 11, 7: 1 / 31}),  # a = 10, b = 4
-        ({"weight": "hinge", "a": 0.5, "b": 0}, {0: 1, 2: 1 / 2, 6: 1 / 4}),
     ],
 )
 def test_the_weight_of_staleness(options, weights):

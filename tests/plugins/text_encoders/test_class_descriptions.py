@@ -1,4 +1,4 @@
-"""Tests of class texts: templates, files of descriptions, and refused files."""
+"""Tests of class texts: names, files of descriptions, and refused files."""
 
 from __future__ import annotations
 
@@ -7,31 +7,25 @@ import pytest
 import protofl as pf
 from protofl_plugins.shared.class_descriptions import (
     check_descriptions,
-    check_template,
     class_texts,
     read_descriptions,
 )
 
 
 def test_texts_of_names_and_of_descriptions():
-    assert class_texts(["sea_lion", "cat"], None, None) == (
+    assert class_texts(["sea_lion", "cat"], None) == (
         ["A photo of a sea lion.", "A photo of a cat."],
         [0, 1],
     )
-    found = class_texts(["cat", "dog"], None, {"dog": ["barks", "runs"], "cat": ["{class}"]})
+    found = class_texts(["cat", "dog"], {"dog": ["barks", "runs"], "cat": ["{class}"]})
     texts = ["A photo of a cat: {class}", "A photo of a dog: barks", "A photo of a dog: runs"]
     assert found == (texts, [0, 1, 1])
-    assert class_texts(["cat"], "{description}, a {class}", {"cat": ["wet"]})[0] == ["wet, a cat"]
 
 
-def test_a_text_file_and_toml(tmp_path):
+def test_a_text_file(tmp_path):
     file = tmp_path / "d.txt"
     file.write_text("# ours\ncat: small: and soft\n\ndog:barks\n cat : quick\n", encoding="utf-8")
-    expected = {"cat": ["small: and soft", "quick"], "dog": ["barks"]}
-    assert read_descriptions(file) == expected
-    file = tmp_path / "d.toml"
-    file.write_text('cat = ["small: and soft", "quick"]\ndog = "barks"\n', encoding="utf-8")
-    assert read_descriptions(file) == expected
+    assert read_descriptions(file) == {"cat": ["small: and soft", "quick"], "dog": ["barks"]}
 
 
 @pytest.mark.parametrize(
@@ -39,9 +33,6 @@ def test_a_text_file_and_toml(tmp_path):
     [
         ("d.txt", "cat: soft\ndog barks", "line 2: expected CLASS: description, got 'dog barks'"),
         ("d.txt", "cat:", "line 1: expected CLASS: description"),
-        ("d.toml", "cat = ", "is not TOML"),
-        ("d.toml", "cat = 3", "expected a text or a list of texts for 'cat', got 3"),
-        ("d.toml", "cat = []", "expected a text or a list of texts for 'cat'"),
     ],
 )
 def test_a_bad_file_is_named(tmp_path, name, text, words):
@@ -57,17 +48,3 @@ def test_a_class_without_description_is_named():
         check_descriptions({"cat": ["a"], "dogs": ["b"]}, ["cat", "dog"], "d.txt")
     assert caught.value.what == "d.txt has no description of the class 'dog'"
     assert caught.value.near == "did you mean 'dogs'?"
-
-
-@pytest.mark.parametrize(
-    ("template", "described", "words"),
-    [
-        ("a photo", False, "lacks {class}"),
-        ("a {class}", True, "lacks {description}"),
-        ("{class}, {description}", False, "has {description}"),
-    ],
-)
-def test_a_template_has_its_places(template, described, words):
-    with pytest.raises(pf.UsageError) as caught:
-        check_template(template, described=described)
-    assert words in caught.value.what
