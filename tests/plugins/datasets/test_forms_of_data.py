@@ -88,13 +88,6 @@ def several_labels(folder):
     return [*given, "--set", "dataset.task=multilabel"]
 
 
-def flower_datasets(folder):
-    pytest.importorskip("flwr_datasets", reason="needs protofl[flwr-datasets]")
-    given = medmnist(folder)
-    partition = ["--partition", "flwr:dirichlet", "--set", "partition.alpha=5"]
-    return [*given[:2], *partition, "--set", "partition.min_partition_size=4", "--clients", "2"]
-
-
 def command(*words):
     done = CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -105,7 +98,7 @@ def command(*words):
     "form",
     quick(
         [
-            *(medmnist, leaf, labels, flower_datasets, several_labels),
+            *(medmnist, leaf, labels, several_labels),
             *(hugging_face_images, hugging_face_texts, hugging_face_rows),
         ],
         labels,
