@@ -28,7 +28,7 @@ ELSEWHERE = {
         "har",
         "pamap2",
     },  # need files; their tests make them
-    "partitioner": {"labels", "shadow"},  # need a file; see their tests
+    "partitioner": {"shadow"},  # needs a file; see its tests
     "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one
     "backend": {"process", "ray"},  # start processes; see tests/plugins/backends
     "model-group": LARGE | {"timm", "hf-text", "hf-causal"},  # extras; see tests/plugins/models

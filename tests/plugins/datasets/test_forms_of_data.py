@@ -39,12 +39,6 @@ def leaf(folder):
     return ["--dataset", f"leaf:{folder}"]
 
 
-def labels(folder):
-    (folder / "labels.json").write_text('{"a": ["0", "1"], "b": {"2": 12}}')
-    given = medmnist(folder)
-    return [*given[:2], "--partition", f"labels:{folder / 'labels.json'}"]
-
-
 def hugging_face_images(folder):
     datasets = pytest.importorskip("datasets", reason="needs protofl[hf]")
     import PIL.Image
@@ -98,10 +92,10 @@ def command(*words):
     "form",
     quick(
         [
-            *(medmnist, leaf, labels, several_labels),
+            *(medmnist, leaf, several_labels),
             *(hugging_face_images, hugging_face_texts, hugging_face_rows),
         ],
-        labels,
+        medmnist,
     ),
     ids=lambda form: form.__name__,
 )
