@@ -22,7 +22,6 @@ ELSEWHERE = {
         "folder",
         "domains",
         "pfllib",
-        "leaf",
         "hf",
         "medmnist",
         "har",

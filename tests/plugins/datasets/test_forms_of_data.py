@@ -25,20 +25,6 @@ def medmnist(folder):
     return ["--dataset", f"npz:{folder / 'pathmnist.npz'}", "--partition", "iid", "--clients", "2"]
 
 
-def leaf(folder):
-    big = np.kron(IMAGES, np.ones((4, 4), np.uint8))[:, 2:30, 2:30].reshape(60, 784) / 255
-    for part, start, stop in (("train", 0, 40), ("test", 40, 60)):
-        (folder / part).mkdir()
-        rows = np.arange(start, stop)
-        data = {
-            f"f{user}": {"x": big[rows[user::2]].tolist(), "y": Y[rows[user::2]].tolist()}
-            for user in (0, 1)
-        }
-        text = json.dumps({"users": [*data], "num_samples": [20, 20], "user_data": data})
-        (folder / part / "all.json").write_text(text)
-    return ["--dataset", f"leaf:{folder}"]
-
-
 def hugging_face_images(folder):
     datasets = pytest.importorskip("datasets", reason="needs protofl[hf]")
     import PIL.Image
@@ -92,7 +78,7 @@ def command(*words):
     "form",
     quick(
         [
-            *(medmnist, leaf, several_labels),
+            *(medmnist, several_labels),
             *(hugging_face_images, hugging_face_texts, hugging_face_rows),
         ],
         medmnist,
@@ -117,8 +103,7 @@ def test_from_a_file_to_scores(tmp_path, form):
         new.write_text("alpha beta text")
     else:
         new = tmp_path / "new.npy"
-        side = 28 if form is leaf else 8
-        np.save(new, rng.integers(0, 256, (1, 1, side, side), dtype=np.uint8))
+        np.save(new, rng.integers(0, 256, (1, 1, 8, 8), dtype=np.uint8))
     done = CliRunner().invoke(app, ["score", *map(str, (bundle, new)), *SCORE])
     assert done.exit_code == 0, done.output
     scored = json.loads(done.stdout)
