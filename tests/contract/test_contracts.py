@@ -24,8 +24,6 @@ ELSEWHERE = {
         "pfllib",
         "hf",
         "medmnist",
-        "har",
-        "pamap2",
     },  # need files; their tests make them
     "partitioner": {"shadow"},  # needs a file; see its tests
     "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one
