@@ -23,7 +23,6 @@ ELSEWHERE = {
         "domains",
         "pfllib",
         "hf",
-        "medmnist",
     },  # need files; their tests make them
     "partitioner": {"shadow"},  # needs a file; see its tests
     "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one

@@ -31,7 +31,6 @@ ENABLES = {
     "pandas": "Run.frame",
     "tables": "--dataset parquet:FILE",
     "hf": "--dataset hf:NAME",
-    "medmnist": "--dataset medmnist:NAME",
     "privacy": "--with dp-prototypes, --with dp-sgd, protofl leak",
     "ray": "--backend ray",
     "flower": "protofl deploy",
