@@ -26,7 +26,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.datasets.npz_domains import check_classes, read_domains
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -107,7 +106,7 @@ class Folder:
 
 
 class Domains:
-    """Domains with the same classes: domains:DIR holds DOMAIN/CLASS folders or DOMAIN.npz files."""
+    """Domains with the same classes: domains:DIR holds DOMAIN/CLASS folders of images."""
 
     argument = "path"
     defaults: ClassVar[dict[str, Any]] = {"partition": "domain"}
@@ -115,16 +114,13 @@ class Domains:
     class Config(ImageConfig):
         """Options of domains."""
 
-        path: str = pf.Field(description="the folder that holds a folder or .npz file per domain")
+        path: str = pf.Field(description="the folder that holds a folder for each domain")
 
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The paths, sizes and times of all files."""
         root = pf.expand_user(config.path)
-        parts = _parts(root, "domains")
-        if files := _npz_files(root):
-            return pf.datasets.files_key("domains-npz", root, files)
-        return _key("domains", root, parts, config, "clients")
+        return _key("domains", root, _parts(root, "domains"), config, "clients")
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
@@ -135,14 +131,17 @@ class Domains:
         """
         root = pf.expand_user(config.path)
         parts = _parts(root, "domains")
-        if files := _npz_files(root):
-            return read_domains(files)
         classes, samples, columns = _by_client(parts, "DOMAIN")
         labels = np.array([label for _, label in samples[0]])
         names = np.array(columns["client"])[: len(labels)]
         for name in _folders(parts[0]):
-            present = {classes[label] for label in np.unique(labels[names == name])}
-            check_classes(root, name, present, classes)
+            absent = np.setdiff1d(np.arange(len(classes)), labels[names == name])
+            if absent.size:
+                raise pf.UsageError(
+                    f"{root}: domain {name} has no training samples of class {classes[absent[0]]}",
+                    f"classes of all domains: {', '.join(classes)}",
+                    f"give all domains the same classes, or remove {name}",
+                )
         left = _left_out(root, parts, 3)
         return _data_set(root, config, classes, samples, {"domain": columns["client"]}, left)
 
@@ -351,11 +350,6 @@ def _is_hidden(name: str) -> bool:
 
 def _files(count: int, noun: str = "file") -> str:
     return f"{count:,} {noun}{'s' if count != 1 else ''}"
-
-
-def _npz_files(root: Path) -> list[Path]:
-    """The files of a folder in which each domain is one, and none is a folder."""
-    return [] if _folders(root) else sorted(root.glob("*.npz"))
 
 
 def _folders(folder: Path) -> list[str]:
