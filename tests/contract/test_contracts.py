@@ -27,7 +27,7 @@ ELSEWHERE = {
     "partitioner": {"shadow"},  # needs a file; see its tests
     "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one
     "backend": {"process", "ray"},  # start processes; see tests/plugins/backends
-    "model-group": LARGE | {"timm", "hf-text", "hf-causal"},  # extras; see tests/plugins/models
+    "model-group": LARGE | {"hf-text", "hf-causal"},  # extras; see tests/plugins/models
     "client-sampler": {"list"},  # needs a file; its tests make one
     "device-model": {"trace"},
     "tracker": {"tensorboard", "mlflow", "wandb"},  # see tests/plugins/trackers

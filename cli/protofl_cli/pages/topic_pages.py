@@ -36,7 +36,6 @@ ENABLES = {
     "flower": "protofl deploy",
     "transformers": "fedtsp --set encoder=transformers",
     "browser": "tests of pages",
-    "timm": "--models timm:NAME",
     "tensorboard": "--track tensorboard",
     "mlflow": "--track mlflow",
     "wandb": "--track wandb",
