@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,18 +17,14 @@ def read_descriptions(path: Path) -> dict[str, list[str]]:
     """Read descriptions of classes from a file.
 
     Args:
-        path: ``.toml`` with ``CLASS = "description"``, or a list of them; otherwise a text file
-            with a line ``CLASS: description`` for each description. Lines that begin with ``#``
-            are comments.
+        path: A text file with a line ``CLASS: description`` for each description. Lines that begin
+            with ``#`` are comments.
 
     Raises:
-        UsageError: The file can't be read, or a line or value is not of this form.
+        UsageError: The file can't be read, or a line is not of this form.
     """
-    lines = [*read_lines(path, "file of descriptions")]
-    if path.suffix == ".toml":
-        return _from_toml(path, "\n".join(line for _, line in lines))
     result: dict[str, list[str]] = {}
-    for number, line in lines:
+    for number, line in read_lines(path, "file of descriptions"):
         if not line.strip() or line.startswith("#"):
             continue
         name, colon, text = line.partition(":")
@@ -39,23 +34,6 @@ def read_descriptions(path: Path) -> dict[str, list[str]]:
                 do="write one description per line",
             )
         result.setdefault(name.strip(), []).append(text.strip())
-    return result
-
-
-def _from_toml(path: Path, text: str) -> dict[str, list[str]]:
-    try:
-        values = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise pf.UsageError(f"{path} is not TOML: {error}", do="correct the file") from None
-    result = {}
-    for name, value in values.items():
-        listed = [value] if isinstance(value, str) else value
-        if not (isinstance(listed, list) and listed and all(isinstance(t, str) for t in listed)):
-            raise pf.UsageError(
-                f"{path}: expected a text or a list of texts for {name!r}, got {value!r}",
-                do='write "CLASS" = ["description", "another description"]',
-            )
-        result[name] = listed
     return result
 
 
