@@ -82,9 +82,10 @@ def split_names(names: Any) -> Any:  # noqa: ANN401 - the value of an option
 _Names = Annotated[list[str], BeforeValidator(split_names)]
 
 
-class ColumnOptions(pf.datasets.TaskOptions):
-    """Options of features and labels in named columns."""
+class TableOptions(pf.datasets.TaskOptions):
+    """Options of tables with named columns."""
 
+    path: str = pf.Field(description="the file")
     drop: _Names = pf.Field([], description="columns that are left out, separated by commas")
     categories: _Names = pf.Field(
         [], description="columns whose numbers are names of categories, separated by commas"
@@ -102,12 +103,6 @@ class ColumnOptions(pf.datasets.TaskOptions):
         description="whose training rows give medians, means and deviations: each client's own, "
         "or those of all clients together",
     )
-
-
-class TableOptions(ColumnOptions):
-    """Options of tables with named columns."""
-
-    path: str = pf.Field(description="the file")
     label: str | None = pf.Field(
         None,
         description="the column of the classes or numbers, or A,B for several labels. None: the "

@@ -45,18 +45,6 @@ def hugging_face_texts(folder):
     return [*given, "--models", "text"]
 
 
-def hugging_face_rows(folder):
-    """A table with a gap and a category; new rows are a CSV file."""
-    datasets = pytest.importorskip("datasets", reason="needs protofl[hf]")
-    doses = [None if n == 7 else float(n) for n in range(60)]
-    wards, sites = np.array(["in", "out"])[Y % 2], np.arange(60) % 2
-    made = {"dose": doses, "ward": wards, "label": Y, "site": sites}
-    datasets.Dataset.from_dict(made).save_to_disk(folder / "set")
-    (folder / "new.csv").write_text("ward,dose\nout,3\n")
-    given = ["--dataset", f"hf:{folder / 'set'}", "--set", "dataset.client=site"]
-    return [*given, "--models", "mlp"]
-
-
 def several_labels(folder):
     """Labels N×L in MedMNIST's names of arrays, as those of chestmnist."""
     given = medmnist(folder)
@@ -79,7 +67,7 @@ def command(*words):
     quick(
         [
             *(medmnist, several_labels),
-            *(hugging_face_images, hugging_face_texts, hugging_face_rows),
+            *(hugging_face_images, hugging_face_texts),
         ],
         medmnist,
     ),
@@ -96,9 +84,7 @@ def test_from_a_file_to_scores(tmp_path, form):
     command("report", run, "--out", page)
     assert "fedproto" in page.read_text("utf-8")
     command("export", run, bundle)
-    if form is hugging_face_rows:
-        new = tmp_path / "new.csv"
-    elif form is hugging_face_texts:
+    if form is hugging_face_texts:
         new = tmp_path / "new.txt"
         new.write_text("alpha beta text")
     else:
