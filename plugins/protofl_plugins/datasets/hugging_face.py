@@ -31,7 +31,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.datasets.client_columns import check_clients
 from protofl_plugins.datasets.folder import ImageConfig
 from protofl_plugins.datasets.table_files import split_names
 from protofl_plugins.datasets.texts import word_ids
@@ -187,9 +186,6 @@ class _Reading:
             task=self.task,
             **options,
         )
-        if self.config.client is not None:
-            where = f"{self.source}, dataset.client={self.config.client}"
-            check_clients(data.columns, self.config.client, where)
         data.note = "; ".join(filter(None, (*self.notes, data.note)))
         return data
 

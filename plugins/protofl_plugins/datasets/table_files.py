@@ -32,7 +32,6 @@ import torch
 from pydantic import BeforeValidator
 
 import protofl as pf
-from protofl_plugins.datasets.client_columns import check_clients
 from protofl_plugins.datasets.table_form import TableColumn, TableForm, first_text
 from protofl_plugins.datasets.table_reader import TableFile
 from protofl_plugins.datasets.table_values import (
@@ -608,9 +607,7 @@ class _Reader:
                 f"(column {name!r}), the first in row {lacking[0] + 1}",
                 do="name a client in each row, or leave these rows out of the file",
             )
-        columns = {name: pf.datasets.mapped_column(values, owners, self.data_dir)}
-        check_clients(columns, name, f"{self.source}, dataset.client={name}")
-        return columns
+        return {name: pf.datasets.mapped_column(values, owners, self.data_dir)}
 
     def _tests(self, values: np.ndarray, name: str, first: int) -> np.ndarray:
         """Return which rows are test rows by a column, [n] bool."""

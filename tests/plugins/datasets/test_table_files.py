@@ -376,7 +376,6 @@ def test_files_that_are_refused(tmp_path, content, words):
         ({"client": "grade"}, "column 'grade' is given to two options"),
         ({"drop": "a,b"}, "no column is left as a feature"),
         ({"test": "a"}, "column 'a' has '2' in row 2"),
-        ({"client": "a"}, "one sample only of 1, 2, 3, 4"),
         ({"client": "none"}, "no client in 4 of 4 rows (column 'none'), the first in row 1"),
         ({"encoding": "utf-99"}, "there is no such encoding"),
     ],
