@@ -92,10 +92,10 @@ class TableOptions(pf.datasets.TaskOptions):
     most_categories: int = pf.Field(
         100, ge=2, le=10_000, description="largest number of categories of a column"
     )
-    impute: Literal["median+flag", "drop", "refuse"] = pf.Field(
+    impute: Literal["median+flag", "drop"] = pf.Field(
         "median+flag",
         description="what becomes of missing values: the median and a further feature that says "
-        "so (a category of its own in columns of categories); the row is left out; or an error",
+        "so (a category of its own in columns of categories); or the row is left out",
     )
     statistics: Literal["client", "global"] = pf.Field(
         "client",
@@ -356,17 +356,6 @@ class _Reader:
         if not columns:
             raise pf.UsageError(
                 f"{self.source}: no feature has a value", do="give a file with values"
-            )
-        kept = [seen[column.name] for column in columns]
-        gaps = sum(column.gaps for column in kept)
-        if c.impute == "refuse" and gaps:
-            first = next(column for column in kept if column.gaps)
-            raise pf.UsageError(
-                f"{self.source}: column {first.name!r} has no value in {first.gaps:,} of "
-                f"{first.rows:,} rows, the first in row {first.first_gap + 1}",
-                "dataset.impute=refuse allows no missing values",
-                "fill them in, or: --set dataset.impute=median+flag, or drop for leaving such rows "
-                "out",
             )
         return TableForm(
             tuple(columns),

@@ -146,28 +146,21 @@ class SVHN:
         "test": (1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595),
     }
 
-    class Config(pf.Config):
-        """Options of svhn."""
-
-        extra: bool = pf.Field(
-            False, description="add the 531,131 easier digits of the extra part for training"
-        )
+    @pf.hookimpl
+    def cache_key(self, config: pf.Config, data_dir: Path) -> str:
+        """Return a constant key, as the data never change."""
+        return "svhn"
 
     @pf.hookimpl
-    def cache_key(self, config: Config, data_dir: Path) -> str:
-        """The data never change, which part of them may."""
-        return "svhn-extra" if config.extra else "svhn"
-
-    @pf.hookimpl
-    def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
-        """Download the parts and join them, the training parts first."""
+    def decode(self, config: pf.Config, data_dir: Path) -> pf.datasets.Dataset:
+        """Download both parts and join them, the training part first."""
         from torchvision.datasets import SVHN as loader
 
-        root, names = Path(data_dir) / "downloads", ["train", *["extra"] * config.extra, "test"]
+        root = Path(data_dir) / "downloads"
         with downloading("svhn", loader.split_list["train"][0]):
-            parts = [loader(root, name, download=True) for name in names]
+            parts = [loader(root, name, download=True) for name in ("train", "test")]
         arrays = [(subset.data, subset.labels, "svhn") for subset in parts]
-        return pf.datasets.dataset_from_arrays(arrays, sum(map(len, parts[:-1])), 10)
+        return pf.datasets.dataset_from_arrays(arrays, len(parts[0]), 10)
 
 
 class Flowers102:

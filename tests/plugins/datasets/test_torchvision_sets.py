@@ -120,28 +120,24 @@ def test_emnist(tmp_path, split, classes):
     assert sets.EMNIST().cache_key(config=config, data_dir=tmp_path) == f"emnist-{split}"
 
 
-@pytest.mark.parametrize("extra", [False, True])
-def test_svhn(tmp_path, monkeypatch, extra):
+def test_svhn(tmp_path, monkeypatch):
     from scipy.io import savemat
 
     loader, kept, files = torchvision.datasets.SVHN, {}, {}
     folder = tmp_path / "downloads"
     folder.mkdir()
-    for part, labels in (("train", [1, 10, 3, 9]), ("extra", [2, 2]), ("test", [10, 7])):
+    for part, labels in (("train", [1, 10, 3, 9]), ("test", [10, 7])):
         x = rng.integers(0, 256, (32, 32, 3, len(labels)), dtype=np.uint8)
         name = f"{part}_32x32.mat"
         savemat(folder / name, {"X": x, "y": np.array(labels, np.uint8)[:, None]})
         files[part] = ["http://127.0.0.1:9/", name, md5(folder / name)]
         kept[part] = (x, labels)
     monkeypatch.setattr(loader, "split_list", files)
-    data = decode(sets.SVHN, tmp_path, extra=extra)
-    parts = ["train", "extra", "test"] if extra else ["train", "test"]
-    x = np.concatenate([kept[part][0].transpose(3, 2, 0, 1) for part in parts])
+    data = decode(sets.SVHN, tmp_path)
+    x = np.concatenate([kept[part][0].transpose(3, 2, 0, 1) for part in kept])
     assert np.array_equal(data.x.numpy(), x)
-    assert data.y.tolist() == [label % 10 for part in parts for label in kept[part][1]]
+    assert data.y.tolist() == [label % 10 for _, labels in kept.values() for label in labels]
     assert data.num_train == len(x) - 2 and data.classes == [str(i) for i in range(10)]
-    key = sets.SVHN().cache_key(config=sets.SVHN.Config(extra=extra), data_dir=tmp_path)
-    assert key == ("svhn-extra" if extra else "svhn")
 
 
 @pytest.fixture
