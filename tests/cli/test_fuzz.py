@@ -336,13 +336,14 @@ def test_spoilt_files_end_in_words(
         text = "".join(f"{key} = {value}\n" for key, value in reproduction.items())
         (folder / "s.toml").write_text(text, errors="surrogatepass")
         (folder / "c.json").write_text(spoilt({"lr": 0.1, "set": {"x": 1}, "use": {}}, stream))
-        devices = spoilt({"gflops": 1.0, "up": 1.0, "down": 1.0}, stream)
-        (folder / "w.jsonl").write_text(f"{devices}\n")
+        figures = spoilt([1.0, 6.0, 2.0, 50.0], stream).strip("[]")
+        head = "gflops,download,upload,latency"
+        (folder / "w.csv").write_text(f"{head}\n{figures}\n", errors="surrogatepass")
         other = stream.choice(
             (
                 "reproduce s.toml --plan",
                 f"run local --config c.json {small} --quiet",
-                f"run local --devices trace:w.jsonl {small} --quiet",
+                f"run local --devices trace:w.csv {small} --quiet",
                 f"run local --participants-from runs/a {small}",
             )
         )

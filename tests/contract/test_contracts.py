@@ -22,16 +22,12 @@ ELSEWHERE = {
         "folder",
         "domains",
         "pfllib",
-        "leaf",
         "hf",
-        "medmnist",
-        "har",
-        "pamap2",
     },  # need files; their tests make them
-    "partitioner": {"labels", "flwr", "shadow"},  # need a file or an extra; see their tests
+    "partitioner": {"shadow"},  # needs a file; see its tests
     "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one
     "backend": {"process", "ray"},  # start processes; see tests/plugins/backends
-    "model-group": LARGE | {"timm", "hf-text", "hf-causal"},  # extras; see tests/plugins/models
+    "model-group": LARGE | {"hf-text", "hf-causal"},  # extras; see tests/plugins/models
     "client-sampler": {"list"},  # needs a file; its tests make one
     "device-model": {"trace"},
     "tracker": {"tensorboard", "mlflow", "wandb"},  # see tests/plugins/trackers

@@ -314,7 +314,7 @@ def _check_files(config: Mapping[str, Any], files: Mapping[str, str]) -> None:
             )
 
 
-FORMS = ("npz", "csv", "parquet", "folder", "domains", "pfllib", "leaf", "har", "pamap2")
+FORMS = ("npz", "csv", "parquet", "folder", "domains", "pfllib")
 """Data sets that are files or folders of the user: ``FORM:PATH``."""
 
 

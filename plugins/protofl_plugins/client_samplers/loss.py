@@ -52,7 +52,7 @@ class Loss:
     ) -> list[int]:
         """Draw the candidates; those without a known loss come first, then by loss."""
         num_candidates = min(len(clients), round(config.candidates * count))
-        drawn = draw_by_size(clients, sizes, num_candidates, 1.0, generator)
+        drawn = draw_by_size(clients, sizes, num_candidates, generator)
         known = np.where(np.isnan(losses[drawn]), np.inf, losses[drawn])
         chosen: list[int] = drawn[np.argsort(-known, kind="stable")[:count]].tolist()
         return chosen

@@ -5,9 +5,8 @@ Source: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 202
 weights then; here methods weigh as they always do, so large clients count twice over.
 
 =====  ===============================================
-p_k    client k's chance in the first draw, n_k^a / Σ n^a
+p_k    client k's chance in the first draw, n_k / Σ n
 n_k    its training samples
-a      ``power``: 0 regresses to ``uniform``
 =====  ===============================================
 """
 
@@ -19,29 +18,23 @@ import protofl as pf
 
 
 def draw_by_size(
-    clients: np.ndarray,
-    sizes: np.ndarray,
-    count: int,
-    power: float,
-    generator: np.random.Generator,
+    clients: np.ndarray, sizes: np.ndarray, count: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """Draw clients without putting back, in proportion to a power of their sizes.
+    """Draw clients without putting back, in proportion to their sizes.
 
     Args:
         clients: Those who can be drawn.
         sizes: Training samples [M] of every client; each has one at least.
         count: How many, at most as many as there are in ``clients``.
-        power: The power a.
         generator: The source of randomness.
 
     Returns:
         Their numbers, in the order of the draws.
     """
-    weights = (sizes[clients] / sizes[clients].max()) ** power
+    weights = sizes[clients] / sizes[clients].max()
     # Exponential races: the k-th smallest is the k-th draw without putting back (Efraimidis and
-    # Spirakis 2006); unlike Generator.choice they take weights that round to 0.
-    with np.errstate(divide="ignore"):
-        races = generator.standard_exponential(len(clients)) / weights
+    # Spirakis 2006).
+    races = generator.standard_exponential(len(clients)) / weights
     return clients[np.argsort(races, kind="stable")[:count]]
 
 
@@ -51,24 +44,12 @@ class Size:
     reads_sizes = True
 
     class Config(pf.Config):
-        """Options: --set sampling.OPTION=VALUE."""
-
-        power: float = pf.Field(
-            1.0,
-            ge=0,
-            le=100,
-            description="a: chances go with n^a; 0 regresses to uniform, large asks the largest",
-        )
+        """No options."""
 
     @pf.hookimpl
     def select(
-        self,
-        clients: np.ndarray,
-        count: int,
-        sizes: np.ndarray,
-        generator: np.random.Generator,
-        config: Config,
+        self, clients: np.ndarray, count: int, sizes: np.ndarray, generator: np.random.Generator
     ) -> list[int]:
-        """Draw in proportion to n^a."""
-        chosen: list[int] = draw_by_size(clients, sizes, count, config.power, generator).tolist()
+        """Draw in proportion to n."""
+        chosen: list[int] = draw_by_size(clients, sizes, count, generator).tolist()
         return chosen

@@ -5,8 +5,8 @@ files with the same endings. Where PATH holds nothing but folders of parts (``tr
 ``validation``, ``seg_train``), these hold the class folders: the test part is ``test``, or the
 validation part if there is none. A single folder around all others is passed through.
 
-A note counts what is left out: other endings, names with a leading dot, a validation part beside a
-test part, images outside class folders.
+A note counts what is left out: a validation part beside a test part, images outside class folders,
+and other files.
 
 With ``--set dataset.layout=clients``, every client has a folder: ``PATH/CLIENT/CLASS/…/IMAGE``, or
 ``PATH/train/CLIENT/CLASS/…/IMAGE``. The folders' names are the column ``client``, for
@@ -26,7 +26,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.datasets.npz_domains import check_classes, read_domains
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -107,7 +106,7 @@ class Folder:
 
 
 class Domains:
-    """Domains with the same classes: domains:DIR holds DOMAIN/CLASS folders or DOMAIN.npz files."""
+    """Domains with the same classes: domains:DIR holds DOMAIN/CLASS folders of images."""
 
     argument = "path"
     defaults: ClassVar[dict[str, Any]] = {"partition": "domain"}
@@ -115,16 +114,13 @@ class Domains:
     class Config(ImageConfig):
         """Options of domains."""
 
-        path: str = pf.Field(description="the folder that holds a folder or .npz file per domain")
+        path: str = pf.Field(description="the folder that holds a folder for each domain")
 
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The paths, sizes and times of all files."""
         root = pf.expand_user(config.path)
-        parts = _parts(root, "domains")
-        if files := _npz_files(root):
-            return pf.datasets.files_key("domains-npz", root, files)
-        return _key("domains", root, parts, config, "clients")
+        return _key("domains", root, _parts(root, "domains"), config, "clients")
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
@@ -135,14 +131,17 @@ class Domains:
         """
         root = pf.expand_user(config.path)
         parts = _parts(root, "domains")
-        if files := _npz_files(root):
-            return read_domains(files)
         classes, samples, columns = _by_client(parts, "DOMAIN")
         labels = np.array([label for _, label in samples[0]])
         names = np.array(columns["client"])[: len(labels)]
         for name in _folders(parts[0]):
-            present = {classes[label] for label in np.unique(labels[names == name])}
-            check_classes(root, name, present, classes)
+            absent = np.setdiff1d(np.arange(len(classes)), labels[names == name])
+            if absent.size:
+                raise pf.UsageError(
+                    f"{root}: domain {name} has no training samples of class {classes[absent[0]]}",
+                    f"classes of all domains: {', '.join(classes)}",
+                    f"give all domains the same classes, or remove {name}",
+                )
         left = _left_out(root, parts, 3)
         return _data_set(root, config, classes, samples, {"domain": columns["client"]}, left)
 
@@ -297,65 +296,38 @@ def _check_levels(root: Path, names: list[str]) -> None:
 
 
 def _left_out(root: Path, parts: list[Path], depth: int) -> list[str]:
-    """Count what is not read below a folder, and which part serves as the test part.
+    """Count what is not read below a folder, and say which part serves as the test part.
 
     Args:
         root: The folder.
         parts: The folders that are read.
         depth: Names in the path of an image below its part, at least.
     """
-    endings, elsewhere = Counter[str](), Counter[str]()
-    hidden, outside = 0, 0
+    base = os.path.commonpath(parts) if len(parts) > 1 else root
+    images, others = Counter[str](), Counter[str]()
     for where, folders, files in os.walk(root):
-        hidden += len(skipped := [name for name in folders if _is_hidden(name)])
-        folders[:] = sorted({*folders} - {*skipped})
-        here = Path(where)
-        read_folder = next((p for p in parts if here.is_relative_to(p)), None)
-        for name in files:
-            if _is_hidden(name):
-                hidden += 1
-            elif not is_image(name):
-                endings[Path(name).suffix.lower() or "none"] += 1
-            elif (
-                read_folder is None
-                and here != root
-                and not any(p.is_relative_to(here) for p in parts)
-            ):
-                elsewhere[here.relative_to(_above(parts, root)).parts[0]] += 1
-            elif read_folder is None or len(here.relative_to(read_folder).parts) + 1 < depth:
-                outside += 1
-    omitted = [f"{name}/ ({_files(n, 'image')})" for name, n in sorted(elsewhere.items())]
-    if endings:
-        each = ", ".join(f"{ending} {count:,}" for ending, count in sorted(endings.items()))
-        omitted.append(f"{_files(sum(endings.values()))} with other endings ({each})")
-    if hidden:
-        omitted.append(
-            f"{hidden:,} name{'s' if hidden > 1 else ''} with a leading dot or of a system"
+        folders[:] = sorted(name for name in folders if not _is_hidden(name))
+        found = sum(map(is_image, files))
+        others.update(
+            Path(name).suffix.lower() or "no ending"
+            for name in files
+            if not (is_image(name) or _is_hidden(name))
         )
-    if outside:
-        omitted.append(f"{_files(outside, 'image')} outside class folders")
+        inside = [Path(where).relative_to(p) for p in parts if Path(where).is_relative_to(p)]
+        if found and not any(len(path.parts) + 1 >= depth for path in inside):
+            images[os.path.relpath(where, base).split(os.sep)[0]] += found
+    omitted = [f"{count:,} image{'s' * (count > 1)} in {n}/" for n, count in sorted(images.items())]
+    if others:
+        endings = ", ".join(f"{ending} {count:,}" for ending, count in sorted(others.items()))
+        omitted.append(f"other files: {endings}")
     lines = [f"left out: {', '.join(omitted)}"] if omitted else []
     if len(parts) > 1 and _part_of(parts[1].name) == "val":
         lines.insert(0, f"{parts[1].name}/ is the test part")
     return lines
 
 
-def _above(parts: list[Path], root: Path) -> Path:
-    """Return the folder in which the parts lie."""
-    return Path(os.path.commonpath(parts)) if len(parts) > 1 else root
-
-
 def _is_hidden(name: str) -> bool:
     return name[0] == "." or name in _LEFT_OUT
-
-
-def _files(count: int, noun: str = "file") -> str:
-    return f"{count:,} {noun}{'s' if count != 1 else ''}"
-
-
-def _npz_files(root: Path) -> list[Path]:
-    """The files of a folder in which each domain is one, and none is a folder."""
-    return [] if _folders(root) else sorted(root.glob("*.npz"))
 
 
 def _folders(folder: Path) -> list[str]:

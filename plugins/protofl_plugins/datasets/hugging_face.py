@@ -9,15 +9,13 @@ until ``revision`` changes.
 Columns are found by their types, and options name them where several fit:
 
     label      the one of the type ClassLabel, or a column called label, labels, target, class or y
-    samples    the one of images; otherwise the one of lists of numbers; otherwise the one of texts;
-               otherwise all columns, as the rows of a table
+    samples    the one of images; otherwise the one of lists of numbers; otherwise the one of texts
     others     columns of texts or whole numbers that repeat are columns of the data set:
                ``--partition column:writer_id``, or ``client=writer_id``, makes each value a client
 
 Texts become the ids of the common words of the training part, or of a ``tokenizer`` of the library
-transformers. Rows of a table become numbers as those of ``parquet:FILE`` do. With
-``task=regression`` the label is a number. With ``task=multilabel`` it is a list of classes, a list
-of 0 and 1, or several columns of 0 and 1.
+transformers. With ``task=regression`` the label is a number. With ``task=multilabel`` it is a list
+of classes, a list of 0 and 1, or several columns of 0 and 1.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ import difflib
 import hashlib
 import io
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -34,10 +31,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.datasets.client_columns import check_clients
 from protofl_plugins.datasets.folder import ImageConfig
-from protofl_plugins.datasets.table_files import ColumnOptions, Parquet, split_names
-from protofl_plugins.datasets.table_form import TableForm
+from protofl_plugins.datasets.table_files import split_names
 from protofl_plugins.datasets.texts import word_ids
 
 _LABELS = ("label", "labels", "target", "class", "y")
@@ -52,12 +47,11 @@ _OWN_SIDE = 128
 _USUAL_SIDE = 64
 
 _BLOCK = 4096
-"""Texts that a tokenizer reads at once, and rows of a table that are written at once."""
-
-_PART = "(test)"
-"""The column of a table that says which rows are test rows."""
+"""Texts that a tokenizer reads at once."""
 
 _NUMBERS = ("int", "uint", "float", "bool")
+
+_AS_TABLE = "save it with to_parquet('FILE'), and use --dataset parquet:FILE"
 
 
 class HuggingFace:
@@ -66,9 +60,8 @@ class HuggingFace:
     argument = "name_or_path"
     defaults: ClassVar[dict[str, Any]] = {}
     client_option: ClassVar[str] = "client"
-    fitting = TableForm
 
-    class Config(ImageConfig, ColumnOptions):
+    class Config(ImageConfig, pf.datasets.TaskOptions):
         """Options of hf."""
 
         name_or_path: str = pf.Field(description="the name on the Hub, or a folder")
@@ -119,10 +112,10 @@ class HuggingFace:
             description="name or folder of a tokenizer of transformers. None: the words that occur "
             "twice or more in the training part",
         )
-        standardise: bool | None = pf.Field(
-            None,
+        standardise: bool = pf.Field(
+            False,
             description="bring every column of a table, every channel of a series to mean 0 and "
-            "standard deviation 1 over training rows. None: those of tables with named columns",
+            "standard deviation 1 over training rows",
         )
 
     @pf.hookimpl
@@ -145,7 +138,7 @@ class HuggingFace:
         Raises:
             UsageError: The library is missing, the data set can't be had, or its columns don't fit.
         """
-        return _Reading(config, data_dir).dataset()
+        return _Reading(config).dataset()
 
 
 class _Reading:
@@ -153,12 +146,11 @@ class _Reading:
 
     Attributes:
         config: The options.
-        data_dir: Where large tables lie.
         notes: What was done, for the user.
     """
 
-    def __init__(self, config: HuggingFace.Config, data_dir: Path) -> None:
-        self.config, self.data_dir = config, data_dir
+    def __init__(self, config: HuggingFace.Config) -> None:
+        self.config = config
         self.notes: list[str] = []
         self.source = f"hf:{config.name_or_path}"
         self.task = pf.datasets.Task.of(config)
@@ -177,15 +169,7 @@ class _Reading:
             y, classes = self._classes(_joined(parts, labels[0]), names, labels[0])
         else:
             y, classes = self._targets(parts, features, labels)
-        found = self._samples(parts, features, labels)
-        if found is None:
-            if self.task.name == "language-model":
-                raise pf.UsageError(
-                    f"{self.source}: task=language-model needs texts, and this is a table",
-                    do="name the column of the texts: --set dataset.samples=COLUMN",
-                )
-            return self._table(parts, features, labels, y, classes)
-        x, options, used = found
+        x, options, used = self._samples(parts, features, labels)
         columns = self._columns(parts, features, {*labels, *used})
         data = pf.datasets.dataset_from_arrays(
             [
@@ -202,9 +186,6 @@ class _Reading:
             task=self.task,
             **options,
         )
-        if self.config.client is not None:
-            where = f"{self.source}, dataset.client={self.config.client}"
-            check_clients(data.columns, self.config.client, where)
         data.note = "; ".join(filter(None, (*self.notes, data.note)))
         return data
 
@@ -395,112 +376,43 @@ class _Reading:
 
     def _samples(
         self, parts: list[tuple[Any, bool]], features: Mapping[str, Any], labels: list[str]
-    ) -> tuple[np.ndarray, dict[str, Any], list[str]] | None:
-        """Return samples [N, …], arguments of `dataset_from_arrays`, and the columns used.
-
-        None for rows of a table.
-        """
+    ) -> tuple[np.ndarray, dict[str, Any], list[str]]:
+        """Return samples [N, …], arguments of `dataset_from_arrays`, and the columns used."""
         c = self.config
-        others = {k: f for k, f in features.items() if k not in (*labels, c.client, *c.drop)}
+        others = {k: f for k, f in features.items() if k not in (*labels, c.client)}
         if c.samples is not None:
             others = {c.samples: features[self._named(features, c.samples, "samples")]}
         images = [name for name, feature in others.items() if _type(feature) == "Image"]
-        texts = [n for n, f in others.items() if str(getattr(f, "dtype", "")).endswith("string")]
-        called = [n for n in texts if n in _TEXTS]
+        kinds = {name: str(getattr(feature, "dtype", "")) for name, feature in others.items()}
+        texts = [name for name, kind in kinds.items() if kind.endswith("string")]
+        called = [name for name in texts if name in _TEXTS]
         texts = called or texts
-        arrays = [n for n, f in others.items() if _is_array(f)]
-        numbers = [
-            name
-            for name, feature in others.items()
-            if _type(feature) == "Value" and str(feature.dtype).startswith(_NUMBERS)
-        ]
-        as_rows = c.kind == "table" or (numbers and not called)
-        if as_rows and not images and not arrays and c.samples is None:
-            return None
-        found = images or arrays or texts
-        if arrays and texts and not images and c.samples is None:
-            found = [*arrays, *texts]
+        arrays = [name for name, feature in others.items() if _is_array(feature)]
+        found = images or [*arrays, *texts]
+        if texts and not (images or arrays or called):  # perhaps the rows of a table
+            found += [name for name, kind in kinds.items() if kind.startswith(_NUMBERS)]
         if len(found) > 1:
             raise pf.UsageError(
                 f"{self.source}: several columns could be the samples: {', '.join(found)}",
-                do=f"--set dataset.samples={found[0]}",
+                do=f"--set dataset.samples={found[0]}; of a table: {_AS_TABLE}",
             )
         if images:
             return self._images(parts, images[0]), {}, images
         if arrays:
             return (
                 self._arrays(parts, arrays[0]),
-                {"kind": c.kind, "standardise": bool(c.standardise)},
+                {"kind": c.kind, "standardise": c.standardise},
                 arrays,
             )
         if texts:
             return *self._texts(parts, texts[0]), texts
-        if numbers:
-            table = np.stack([_joined(parts, name).astype(np.float32) for name in numbers], 1)
-            return table, {"kind": "table", "standardise": bool(c.standardise)}, numbers
-        kinds = ", ".join(f"{name} ({_type(f)})" for name, f in others.items())
+        types = ", ".join(f"{name} ({_type(f)})" for name, f in others.items())
         raise pf.UsageError(
-            f"{self.source}: no column holds images, texts or numbers",
-            f"columns beside the label: {kinds or 'none'}",
-            "convert a column with datasets (map, cast_column), and save_to_disk",
+            f"{self.source}: no column holds images, texts or lists of numbers",
+            f"columns beside the label: {types or 'none'}",
+            "convert a column with datasets (map, cast_column), and save_to_disk; of a table: "
+            f"{_AS_TABLE}",
         )
-
-    def _table(
-        self,
-        parts: list[tuple[Any, bool]],
-        features: Mapping[str, Any],
-        labels: list[str],
-        y: np.ndarray,
-        names: list[str] | None,
-    ) -> pf.datasets.Dataset:
-        """Return rows of a table, which are written to a Parquet file and read as one.
-
-        Args:
-            parts: The splits.
-            features: The type of each column.
-            labels: The columns of the labels.
-            y: Class numbers [N], or labels [N, L].
-            names: Names of the classes or labels.
-        """
-        c = self.config
-        plain = [n for n, f in features.items() if _type(f) in ("Value", "ClassLabel")]
-        plain = [name for name in plain if name not in labels]
-        for name in c.drop:
-            self._named(features, name, "drop")
-        if c.client is not None:
-            self._named(features, c.client, "client")
-        if lists := [n for n in features if n not in (*plain, *labels, *c.drop)]:
-            self.notes.append(f"columns of lists are left out: {', '.join(lists)}")
-        if self.has_classes:
-            if names and (y < 0).any():
-                raise pf.UsageError(
-                    f"{self.source}: no label (-1) in {int((y < 0).sum()):,} of {len(y):,} rows",
-                    do="leave such rows out (filter)",
-                )
-            answers = {labels[0]: np.array(names)[y] if names else y}
-        else:
-            outputs = [name.replace(",", ";") for name in names or labels]
-            answers = dict(zip(outputs, y.T, strict=True))
-        with tempfile.TemporaryDirectory(dir=self.data_dir) as folder:
-            path = Path(folder) / "rows.parquet"
-            _write_rows(path, parts, plain, answers)
-            options = {name: getattr(c, name) for name in ColumnOptions.model_fields}
-            config = Parquet.Config(
-                path=str(path),
-                label=",".join(answers),
-                client=c.client,
-                test=None if all(training for _, training in parts) else _PART,
-                standardise=c.standardise is not False,
-                **options | {"drop": [name for name in c.drop if name in plain]},
-            )
-            try:
-                data = Parquet().decode(config=config, data_dir=self.data_dir)
-            except pf.UsageError as error:
-                texts = (error.what, error.near, error.do)
-                what, near, do = (text.replace(str(path), self.source) for text in texts)
-                raise pf.UsageError(what, near, do) from error
-        data.note = "; ".join(filter(None, (*self.notes, data.note)))
-        return data
 
     def _images(self, parts: list[tuple[Any, bool]], name: str) -> np.ndarray:
         """Return images [N, C, side, side] uint8, C 1 if all are grey."""
@@ -684,35 +596,6 @@ def _tokenizer(name: str) -> Any:  # noqa: ANN401 - transformers is optional
             f"dataset.tokenizer={name} cannot be loaded: {first}",
             do="give a folder that the tokenizer's save_pretrained wrote, or a name on the Hub",
         ) from error
-
-
-def _write_rows(
-    path: Path, parts: list[tuple[Any, bool]], columns: list[str], further: Mapping[str, np.ndarray]
-) -> None:
-    """Write columns of the splits, and further ones of all rows, to a Parquet file.
-
-    If there are test rows, the column `_PART` says which. Numbers of a ClassLabel become names.
-    """
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    writer, done = None, 0
-    for part, training in parts:
-        named = {n: f.names for n in columns if (f := part.features[n]) and hasattr(f, "names")}
-        for rows in part.select_columns(columns).with_format("arrow").iter(_BLOCK):
-            for name, names in named.items():
-                values = [None if v is None or v < 0 else names[v] for v in rows[name].to_pylist()]
-                place = rows.schema.get_field_index(name)
-                rows = rows.set_column(place, name, pa.array(values, pa.string()))
-            for name, all_values in further.items():
-                rows = rows.append_column(name, pa.array(all_values[done : done + len(rows)]))
-            if not all(training for _, training in parts):
-                rows = rows.append_column(_PART, pa.array([not training] * len(rows)))
-            writer = writer or parquet.ParquetWriter(path, rows.schema)
-            writer.write_table(rows.cast(writer.schema))
-            done += len(rows)
-    assert writer is not None, "empty splits are left out"
-    writer.close()
 
 
 def _type(feature: Any) -> str:  # noqa: ANN401 - a feature of datasets

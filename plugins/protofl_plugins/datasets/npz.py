@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import protofl as pf
-from protofl_plugins.datasets.client_columns import check_clients
 
 
 class Npz:
@@ -75,10 +74,9 @@ class Npz:
         """Read and check the file.
 
         Raises:
-            UsageError: The file can't be read; the array of ``by`` is missing, has gaps, or names
-                a client with one sample.
+            UsageError: The file can't be read.
         """
-        data = pf.datasets.read_npz(
+        return pf.datasets.read_npz(
             config.path,
             kind=config.kind,
             vocabulary=config.vocabulary,
@@ -87,6 +85,3 @@ class Npz:
             task=pf.datasets.Task.of(config),
             validation=config.validation,
         )
-        if config.by is not None:
-            check_clients(data.columns, config.by, f"{config.path}, dataset.by={config.by}")
-        return data

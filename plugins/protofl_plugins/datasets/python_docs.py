@@ -17,13 +17,12 @@ from __future__ import annotations
 import hashlib
 import platform
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 import protofl as pf
 from protofl_plugins.datasets.texts import common_words
-from protofl_plugins.shared.language_models import MEANING, TextTask
 
 TOPICS = {
     "specialnames": "special methods",
@@ -57,7 +56,11 @@ class PythonDocs:
         vocabulary: int = pf.Field(
             2000, ge=100, le=100_000, description="largest number of token ids V"
         )
-        task: TextTask = pf.Field("classification", description=MEANING)
+        task: Literal["classification", "language-model"] = pf.Field(
+            "classification",
+            description="classification of texts, or language-model: predict the next tokens "
+            "(--models causal)",
+        )
 
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:

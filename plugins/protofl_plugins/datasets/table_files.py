@@ -32,7 +32,6 @@ import torch
 from pydantic import BeforeValidator
 
 import protofl as pf
-from protofl_plugins.datasets.client_columns import check_clients
 from protofl_plugins.datasets.table_form import TableColumn, TableForm, first_text
 from protofl_plugins.datasets.table_reader import TableFile
 from protofl_plugins.datasets.table_values import (
@@ -82,9 +81,10 @@ def split_names(names: Any) -> Any:  # noqa: ANN401 - the value of an option
 _Names = Annotated[list[str], BeforeValidator(split_names)]
 
 
-class ColumnOptions(pf.datasets.TaskOptions):
-    """Options of features and labels in named columns."""
+class TableOptions(pf.datasets.TaskOptions):
+    """Options of tables with named columns."""
 
+    path: str = pf.Field(description="the file")
     drop: _Names = pf.Field([], description="columns that are left out, separated by commas")
     categories: _Names = pf.Field(
         [], description="columns whose numbers are names of categories, separated by commas"
@@ -92,22 +92,16 @@ class ColumnOptions(pf.datasets.TaskOptions):
     most_categories: int = pf.Field(
         100, ge=2, le=10_000, description="largest number of categories of a column"
     )
-    impute: Literal["median+flag", "drop", "refuse"] = pf.Field(
+    impute: Literal["median+flag", "drop"] = pf.Field(
         "median+flag",
         description="what becomes of missing values: the median and a further feature that says "
-        "so (a category of its own in columns of categories); the row is left out; or an error",
+        "so (a category of its own in columns of categories); or the row is left out",
     )
     statistics: Literal["client", "global"] = pf.Field(
         "client",
         description="whose training rows give medians, means and deviations: each client's own, "
         "or those of all clients together",
     )
-
-
-class TableOptions(ColumnOptions):
-    """Options of tables with named columns."""
-
-    path: str = pf.Field(description="the file")
     label: str | None = pf.Field(
         None,
         description="the column of the classes or numbers, or A,B for several labels. None: the "
@@ -363,17 +357,6 @@ class _Reader:
             raise pf.UsageError(
                 f"{self.source}: no feature has a value", do="give a file with values"
             )
-        kept = [seen[column.name] for column in columns]
-        gaps = sum(column.gaps for column in kept)
-        if c.impute == "refuse" and gaps:
-            first = next(column for column in kept if column.gaps)
-            raise pf.UsageError(
-                f"{self.source}: column {first.name!r} has no value in {first.gaps:,} of "
-                f"{first.rows:,} rows, the first in row {first.first_gap + 1}",
-                "dataset.impute=refuse allows no missing values",
-                "fill them in, or: --set dataset.impute=median+flag, or drop for leaving such rows "
-                "out",
-            )
         return TableForm(
             tuple(columns),
             impute=c.impute,
@@ -613,9 +596,7 @@ class _Reader:
                 f"(column {name!r}), the first in row {lacking[0] + 1}",
                 do="name a client in each row, or leave these rows out of the file",
             )
-        columns = {name: pf.datasets.mapped_column(values, owners, self.data_dir)}
-        check_clients(columns, name, f"{self.source}, dataset.client={name}")
-        return columns
+        return {name: pf.datasets.mapped_column(values, owners, self.data_dir)}
 
     def _tests(self, values: np.ndarray, name: str, first: int) -> np.ndarray:
         """Return which rows are test rows by a column, [n] bool."""

@@ -30,7 +30,7 @@ from protofl_plugins.datasets.table_values import (
     texts_in,
 )
 
-Impute = Literal["median+flag", "drop", "refuse"]
+Impute = Literal["median+flag", "drop"]
 Statistics = Literal["client", "global"]
 
 
@@ -67,7 +67,7 @@ class TableForm:
     Attributes:
         columns: The columns in the order of the features.
         impute: What a missing number becomes: ``median+flag`` (the median of the training rows,
-            and 1 in a further feature); with ``drop`` and ``refuse`` no value is missing.
+            and 1 in a further feature); with ``drop`` no value is missing.
         statistics: Whose training rows give medians, means and deviations: ``client`` for each
             client's own, ``global`` for those of all clients together.
         standardise: True for numbers with mean 0 and standard deviation 1 over training rows.

@@ -1,6 +1,7 @@
-"""Data sets that torchvision downloads and checks: those of one size, and Flowers102.
+"""Data sets that torchvision downloads and checks.
 
-They lie in ``DATA_DIR/downloads`` as torchvision keeps them.
+``emnist`` (Cohen et al., 2017): torchvision's files have the characters transposed, and they are
+put upright. They lie in ``DATA_DIR/downloads`` as torchvision keeps them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import contextlib
 import socket
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -71,18 +72,6 @@ class FashionMNIST(_Arrays):
     }
 
 
-class KMNIST(_Arrays):
-    """Kuzushiji-MNIST, 70,000 characters of old Japanese script of 28×28 (torchvision)."""
-
-    name = "kmnist"
-    loader = "KMNIST"
-    outline: ClassVar[dict[str, Any]] = {
-        "shape": (1, 28, 28),
-        "train": (6000,) * 10,
-        "test": (1000,) * 10,
-    }
-
-
 class CIFAR10(_Arrays):
     """CIFAR-10, 60,000 images of 32×32×3 in 10 classes (torchvision)."""
 
@@ -107,6 +96,73 @@ class CIFAR100(_Arrays):
     }
 
 
+class EMNIST:
+    """EMNIST, handwritten letters and digits of 28×28, by split (torchvision)."""
+
+    defaults: ClassVar[dict[str, Any]] = {}
+    outline: ClassVar[dict[str, Any]] = {
+        "shape": (1, 28, 28),
+        "train": (2400,) * 47,
+        "test": (400,) * 47,
+    }
+
+    class Config(pf.Config):
+        """Options of emnist."""
+
+        split: Literal["balanced", "byclass", "bymerge", "letters", "digits", "mnist"] = pf.Field(
+            "balanced",
+            description="balanced: 131,600 of 47 classes; byclass: 814,255 of 62; bymerge: 814,255 "
+            "of 47; letters: 145,600 of 26; digits: 280,000 of 10; mnist: 70,000 of 10",
+        )
+
+    @pf.hookimpl
+    def cache_key(self, config: Config, data_dir: Path) -> str:
+        """The data never change, which split of them may."""
+        return f"emnist-{config.split}"
+
+    @pf.hookimpl
+    def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
+        """Download both parts and join them, the training part first."""
+        from torchvision.datasets import EMNIST as loader
+
+        root = Path(data_dir) / "downloads"
+        with downloading("emnist", loader.url):
+            parts = [loader(root, config.split, train=t, download=True) for t in (True, False)]
+        first = int(config.split == "letters")  # torchvision numbers the letters from 1 on
+        arrays = [
+            (p.data.numpy().transpose(0, 2, 1), p.targets.numpy() - first, "emnist") for p in parts
+        ]
+        names = list(parts[0].classes)[first:]
+        return pf.datasets.dataset_from_arrays(arrays, len(parts[0]), names)
+
+
+class SVHN:
+    """SVHN, 99,289 house numbers of 32×32×3 in 10 classes (torchvision)."""
+
+    defaults: ClassVar[dict[str, Any]] = {}
+    outline: ClassVar[dict[str, Any]] = {
+        "shape": (3, 32, 32),
+        "train": (4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659),
+        "test": (1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595),
+    }
+
+    @pf.hookimpl
+    def cache_key(self, config: pf.Config, data_dir: Path) -> str:
+        """Return a constant key, as the data never change."""
+        return "svhn"
+
+    @pf.hookimpl
+    def decode(self, config: pf.Config, data_dir: Path) -> pf.datasets.Dataset:
+        """Download both parts and join them, the training part first."""
+        from torchvision.datasets import SVHN as loader
+
+        root = Path(data_dir) / "downloads"
+        with downloading("svhn", loader.split_list["train"][0]):
+            parts = [loader(root, name, download=True) for name in ("train", "test")]
+        arrays = [(subset.data, subset.labels, "svhn") for subset in parts]
+        return pf.datasets.dataset_from_arrays(arrays, len(parts[0]), 10)
+
+
 class Flowers102:
     """Oxford Flowers-102, 8,189 images in 102 classes, made square (torchvision)."""
 
@@ -125,21 +181,15 @@ class Flowers102:
             64,
             ge=4,
             le=1024,
-            description="images become side×side pixels (bilinear)",
-        )
-        fit: Literal["crop", "squash"] = pf.Field(
-            "squash",
-            description="squash: both sides are brought to it, as published code does; crop: the "
-            "shorter one is, and the middle is cut out",
+            description="images become side×side pixels (bilinear), as in published code",
         )
 
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
-        """The data never change, their size and what became of their shape may."""
+        """The data never change, their size may."""
         default = type(config).model_fields["side"].default
-        key = "flowers102" if config.fit == "crop" else "flowers102-squash"
-        key += "" if config.side == default else f"-{config.side}"
-        return f"{key}-v{pf.datasets.ImageFiles.decoding}"  # -v tells it from a side
+        side = "" if config.side == default else f"-{config.side}"
+        return f"flowers102-squash{side}-v{pf.datasets.ImageFiles.decoding}"
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
@@ -152,39 +202,17 @@ class Flowers102:
             splits = [loader(root, split, download=True) for split in ("train", "val", "test")]
         num_train = len(splits[0]) + len(splits[1])
         names = getattr(loader, "classes", 102)  # torchvision 0.21 has no names: numbers then
-        return square_images("flowers102", splits, num_train, names, config.side, config.fit)
+        samples = [(split, index) for split in splits for index in range(len(split))]
+        y = np.empty(len(samples), np.int64)
 
+        def image_of(row: int) -> tuple[Any, str]:
+            split, index = samples[row]
+            image, y[row] = split[index]
+            return image, f"flowers102, image {index}"
 
-def square_images(
-    name: str,
-    splits: Sequence[Any],
-    num_train: int,
-    classes: Sequence[str] | int | None,
-    side: int,
-    fit: Literal["crop", "squash"],
-) -> pf.datasets.Dataset:
-    """Return images of any size, brought to one size.
-
-    Args:
-        name: The data set, for errors.
-        splits: torchvision's data sets of images and labels, in order.
-        num_train: Samples of the training part, which come first.
-        classes: Their names or number; None for the number of the largest label and one.
-        side: Pixels of a side.
-        fit: squash: both sides are brought to it; crop: the shorter one, and the middle is cut out.
-    """
-    samples = [(split, index) for split in splits for index in range(len(split))]
-    y = np.empty(len(samples), np.int64)
-
-    def image_of(row: int) -> tuple[Any, str]:
-        split, index = samples[row]
-        image, y[row] = split[index]
-        return image, f"{name}, image {index}"
-
-    images = pf.datasets.decode_images(len(samples), image_of, side, fit)
-    names = classes or int(y.max()) + 1
-    data = pf.datasets.dataset_from_arrays([(images.x, y, name)], num_train, names)
-    return replace(data, note="; ".join(filter(None, [data.note, *images.notes])))
+        images = pf.datasets.decode_images(len(samples), image_of, config.side, "squash")
+        data = pf.datasets.dataset_from_arrays([(images.x, y, "flowers102")], num_train, names)
+        return replace(data, note="; ".join(filter(None, [data.note, *images.notes])))
 
 
 @contextlib.contextmanager

@@ -11,8 +11,8 @@ Prototypes for Heterogeneous Federated Learning", CVPR 2026 (arXiv 2503.13543).
     Q^c       plain mean of the P_i^c over the clients of the round that have class c
     L_S       mean over c of ℓ(e^s·cos(Q^c, T^·), c), by ``steps`` steps of SGD on p and s
 
-The server sends T and s. The cross-entropy of L_i and L_S is over all C classes. An encoder without
-tokens (``class-embeddings``) has a fixed T: then nothing is trained unless ``trains=scale``.
+The server sends T and s. The cross-entropy of L_i and L_S is over all C classes. An encoder whose
+tokens cannot be replaced has a fixed T: then nothing is trained unless ``trains=scale``.
 Inference: the client's own head.
 """
 
@@ -50,12 +50,9 @@ class FedTSP:
         encoder: str = pf.Field(
             "tiny-text",
             consent="code",
-            description="the text encoder: tiny-text, class-embeddings, transformers, MODULE:CLASS "
-            "or FILE.py:CLASS",
+            description="the text encoder: tiny-text, transformers, MODULE:CLASS or FILE.py:CLASS",
         )
-        path: Path | None = pf.Field(
-            None, description="the encoder's file (class-embeddings) or folder (transformers)"
-        )
+        path: Path | None = pf.Field(None, description="the encoder's folder or file")
         lambda_: float = pf.Field(
             7.0, alias="lambda", ge=0, description="λ, weight of align; 0 regresses to local"
         )
@@ -69,7 +66,7 @@ class FedTSP:
         server_lr: float = pf.Field(0.01, gt=0, description="learning rate of the server's SGD")
         descriptions: Path | dict[str, list[str]] | None = pf.Field(
             None,
-            description="a file with one or more descriptions of each class, in lines CLASS: TEXT",
+            description="a file with one or more descriptions of each class: lines CLASS: TEXT",
         )
 
     asynchronous = True
@@ -196,8 +193,6 @@ def embeddings(server: pf.Server[FedTSP.Config]) -> Tensor:
     if prompts is None and "T" in server.state:
         fixed: Tensor = server.state["T"]
         return fixed
-    if loaded.encoder.names_only:
-        return loaded.embed(server.class_names)
     assert not isinstance(config.descriptions, Path)
     texts, owners = class_texts(server.class_names, config.descriptions)
     text_embeddings = (
@@ -233,11 +228,6 @@ def _checked(server: pf.Server[FedTSP.Config]) -> TextEncoder:
         raise pf.UsageError(
             f"{name}: trains=prompts needs an encoder whose tokens can be replaced",
             do="set trains=scale or trains=nothing, or give another encoder",
-        )
-    if encoder.names_only and config.descriptions:
-        raise pf.UsageError(
-            f"{name} takes names of classes only, so descriptions have no effect",
-            do="leave them out, or give another encoder",
         )
     if encoder.note:
         server.note(encoder.note)

@@ -1,11 +1,11 @@
-"""Model groups of a library's nets, with pretrained weights, of which blocks may be frozen."""
+"""Nets of torchvision by name, pretrained or not: ``--models torchvision:resnet18,vgg11``."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -18,7 +18,13 @@ from torch import Tensor, nn
 import protofl as pf
 from protofl_plugins.models.frozen import Frozen, Scaled, blocks_of
 from protofl_plugins.models.group import ModelGroup
-from protofl_plugins.models.parts import Extractor
+from protofl_plugins.models.imagenet import (
+    imagenet_extractor,
+    torchvision_net,
+    without_last_linear,
+    wrong_size,
+)
+from protofl_plugins.models.torchvision_import import import_torchvision
 
 
 def _absolute(value: Path | str | None) -> Path | str | None:
@@ -26,16 +32,13 @@ def _absolute(value: Path | str | None) -> Path | str | None:
 
 
 class PretrainedConfig(pf.Config):
-    """Options of a group whose nets may be pretrained."""
+    """Options of torchvision's nets, which may be pretrained."""
 
-    names: str = pf.Field("", description="the library's names of models, with commas between")
+    names: str = pf.Field("", description="torchvision's names of models, with commas between")
     weights: Annotated[Literal["default"] | Path | None, AfterValidator(_absolute)] = pf.Field(
         None,
         description="pretrained weights: default (downloaded), a safetensors file, or a folder "
         "with NAME.safetensors of each net. None: drawn from the seed, or default with freeze",
-    )
-    trust_pickle: bool = pf.Field(
-        False, consent=True, description="also open weights that are a pickle (.pth, .bin)"
     )
     freeze: Literal["all", "none"] | NonNegativeInt = pf.Field(
         "none", description="number of first blocks that are not trained, or all"
@@ -50,57 +53,28 @@ class PretrainedConfig(pf.Config):
         32,
         ge=1,
         le=1024,
-        description="side in pixels to which smaller images are enlarged; pretrained nets for "
-        "images of one size have that by default",
+        description="side in pixels to which smaller images are enlarged",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _as_pretrained(cls, options: Any) -> Any:  # noqa: ANN401 - pydantic's own type
-        """Fill in what pretrained weights imply."""
-        if not isinstance(options, dict):
-            return options
-        if options.get("freeze", "none") not in ("none", 0, "0"):
-            options = {"weights": "default", **options}
-        if options.get("weights") is not None and (side := cls._fixed_side(options)):
-            options = {"min_side": side, **options}
+        """Frozen nets are pretrained."""
+        if isinstance(options, dict) and options.get("freeze", "none") not in ("none", 0, "0"):
+            return {"weights": "default", **options}
         return options
 
-    @classmethod
-    def _fixed_side(cls, options: dict[str, Any]) -> int | None:
-        """Return the side in pixels that the weights are bound to, if they are."""
-        return None
 
+class TorchvisionGroup(ModelGroup):
+    """Any of torchvision's classifiers: torchvision:NAME,NAME,... in the order given.
 
-@dataclass(frozen=True)
-class Library:
-    """A library of pretrained nets.
-
-    Attributes:
-        name: Its name, which is the group's.
-        names: Returns the names of all its nets.
-        build: ``build(net, sample)`` returns the net without its last layer, freshly drawn, and
-            the starts of the names of those weights that it has left out.
-        download: ``download(net)`` returns the library's own weights.
-        statistics: ``statistics(net)`` returns mean and deviation of each channel of the images
-            in 0…1 that the weights want.
-        extractor: ``extractor(net, build)`` returns the extractor with its fixed rules.
+    Only the last linear layer goes, so what stands before it stays: the dropout of MobileNetV2
+    (which ``htfe8`` drops with the whole classifier), the hidden layers of VGG.
     """
 
-    name: str
-    names: Callable[[], list[str]]
-    build: Callable[[str, pf.datasets.SampleSpec], tuple[nn.Module, tuple[str, ...]]]
-    download: Callable[[str], Mapping[str, Tensor]]
-    statistics: Callable[[str], tuple[Sequence[float], Sequence[float]]]
-    extractor: Callable[[str, Callable[[pf.datasets.SampleSpec], nn.Module]], Extractor]
-
-
-class LibraryGroup(ModelGroup):
-    """A group of a library's nets, in the order given."""
-
     argument = "names"
+    check_argument = "resnet18,shufflenet_v2_x0_5"
     Config = PretrainedConfig
-    library: Library
 
     @pf.hookimpl
     def architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
@@ -111,10 +85,9 @@ class LibraryGroup(ModelGroup):
         """
         config = cast(PretrainedConfig, config)
         names = [name.strip() for name in config.names.split(",")]
-        _check(self.library, names, config)
+        _check(names, config)
         result = [
-            self.library.extractor(net, partial(_extractor, self.library, net, config)).with_head()
-            for net in names
+            imagenet_extractor(net, partial(_extractor, net, config)).with_head() for net in names
         ]
         if config.freeze == "all" and config.projection:
             result = [replace(each, build=partial(_projected, each.build)) for each in result]
@@ -123,24 +96,25 @@ class LibraryGroup(ModelGroup):
         return result
 
 
-def _check(library: Library, names: list[str], config: PretrainedConfig) -> None:
-    known = library.names()
+def _check(names: list[str], config: PretrainedConfig) -> None:
+    tv = import_torchvision()
+    known = tv.list_models(module=tv)
     for position, name in enumerate(names):
         if not name:
             raise pf.UsageError(
-                f"the model group {library.name} needs names of models",
-                do=f"write for example: --models {library.name}:{EXAMPLE}",
+                "the model group torchvision needs names of models",
+                do="write for example: --models torchvision:resnet18,resnet34",
             )
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
             raise pf.UsageError(
-                f"unknown {library.name} model {name!r}",
+                f"unknown torchvision model {name!r}",
                 f"did you mean {' or '.join(map(repr, near))}?" if near
                 else f"known: {', '.join(known)}",
             )  # fmt: skip
         if name in names[:position]:
             raise pf.UsageError(
-                f"{library.name} model {name!r} is named twice",
+                f"torchvision model {name!r} is named twice",
                 do="name each architecture once; client i gets number i mod their number",
             )
     if config.freeze not in ("none", 0) and config.weights is None:
@@ -155,9 +129,6 @@ def _check(library: Library, names: list[str], config: PretrainedConfig) -> None
         )
     for name in names:
         _file_of(name, names, config.weights)
-
-
-EXAMPLE = "resnet18,resnet34"
 
 
 def _file_of(net: str, names: Sequence[str], weights: Path | str | None) -> Path | None:
@@ -189,18 +160,33 @@ def _file_of(net: str, names: Sequence[str], weights: Path | str | None) -> Path
 # --- building ---------------------------------------------------------------------------------
 
 
-def _extractor(
-    library: Library, net: str, config: PretrainedConfig, sample: pf.datasets.SampleSpec
-) -> nn.Module:
+def _build(net: str, sample: pf.datasets.SampleSpec) -> tuple[nn.Module, tuple[str, ...]]:
+    """Return a freshly drawn net without its last layer, and the starts of names left out.
+
+    Raises:
+        UsageError: The net can't take such images, or has no linear last layer.
+    """
+    module = torchvision_net(net, sample)
+    *_, (last, _) = module.named_modules()
+    module = without_last_linear(module, net).eval()
+    try:
+        with torch.no_grad():
+            module(sample.zeros(1))
+    except (RuntimeError, ValueError, AssertionError, IndexError) as error:
+        raise wrong_size(net, sample, error) from None
+    return module.train(), (f"{last}.", "aux", "AuxLogits")
+
+
+def _extractor(net: str, config: PretrainedConfig, sample: pf.datasets.SampleSpec) -> nn.Module:
     """Return a client's extractor; its frozen blocks are those of all other clients."""
     if config.weights is None:
-        return library.build(net, sample)[0]
+        return _build(net, sample)[0]
     file = _file_of(net, [net], config.weights)
     changed = file.stat().st_mtime_ns if file else 0
     with torch.device("cpu"):
-        extractor = _loaded(library, net, config, sample, changed)
+        extractor = _loaded(net, config, sample, changed)
     if torch.empty(0).device.type == "meta":  # only sizes are asked for
-        return library.build(net, sample)[0]
+        return _build(net, sample)[0]
     return deepcopy(extractor)
 
 
@@ -227,23 +213,19 @@ def _frozen_part(model: pf.models.SplitModel) -> nn.Module:
 
 @lru_cache(maxsize=16)
 def _loaded(
-    library: Library,
-    net: str,
-    config: PretrainedConfig,
-    sample: pf.datasets.SampleSpec,
-    changed: int,
+    net: str, config: PretrainedConfig, sample: pf.datasets.SampleSpec, changed: int
 ) -> nn.Module:
     """Return the extractor that all clients of a net begin with."""
     with torch.random.fork_rng(devices=[]):  # a client's own draws are for its head
-        module, left_out = library.build(net, sample)
-    extractor = library.extractor(net, lambda _: module)
+        module, left_out = _build(net, sample)
     file = _file_of(net, [net], config.weights)
     where = f"weights={file or 'default'}"
-    weights = _read(file, config.trust_pickle) if file else _downloaded(library, net)
+    weights = _read(file) if file else _downloaded(net)
     _load(module, weights, left_out, f"{where} for {net}")
-    if extractor.channels_last:
+    if imagenet_extractor(net).channels_last:
         module = module.to(memory_format=torch.channels_last)
-    scaled = Scaled(*library.statistics(net))
+    published = import_torchvision().get_model_weights(net).DEFAULT.transforms()
+    scaled = Scaled(published.mean, published.std)
     if config.freeze == "all":
         return Frozen(nn.Sequential(scaled, module), computed=config.keep_features)
     if config.freeze != "none":
@@ -262,9 +244,10 @@ def _loaded(
 # --- weights ----------------------------------------------------------------------------------
 
 
-def _downloaded(library: Library, net: str) -> Mapping[str, Tensor]:
+def _downloaded(net: str) -> Mapping[str, Tensor]:
+    published = import_torchvision().get_model_weights(net).DEFAULT
     try:
-        return library.download(net)
+        return cast(Mapping[str, Tensor], published.get_state_dict(check_hash=True))
     except (OSError, RuntimeError, ValueError) as error:
         raise pf.UsageError(
             f"weights=default of {net} cannot be downloaded: {error}",
@@ -272,37 +255,20 @@ def _downloaded(library: Library, net: str) -> Mapping[str, Tensor]:
         ) from None
 
 
-def _read(file: Path, trust_pickle: bool) -> Mapping[str, Tensor]:
+def _read(file: Path) -> Mapping[str, Tensor]:
     """Read a weights file.
 
     Raises:
-        UsageError: It is damaged, or a pickle without consent.
+        UsageError: It is damaged, or of another kind.
     """
     try:
         return cast(Mapping[str, Tensor], safetensors.torch.load_file(file))
     except (OSError, safetensors.SafetensorError) as error:
-        problem = str(error)
-    with file.open("rb") as stream:
-        pickle = stream.read(2) in (b"PK", b"\x80\x02")
-    if not pickle:
         raise pf.UsageError(
-            f"weights={file} is not a safetensors file: {problem}",
-            do="write one: safetensors.torch.save_file(model.state_dict(), FILE)",
-        )
-    if not trust_pickle:
-        raise pf.UsageError(
-            f"weights={file} is a pickle, which can run code",
-            do="convert it to safetensors, or give --set models.trust_pickle=true",
-        )
-    try:
-        result = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise pf.UsageError(f"weights={file} cannot be read: {error}") from None
-    if not (isinstance(result, dict) and all(isinstance(v, Tensor) for v in result.values())):
-        raise pf.UsageError(
-            f"weights={file} is not a state_dict", do="save model.state_dict() alone"
-        )
-    return result
+            f"weights={file} is not a safetensors file: {error}",
+            do="write one of a .pth file: safetensors.torch.save_file(torch.load(PTH, "
+            "weights_only=True), FILE)",
+        ) from None
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.datasets.client_columns import check_gaps
+from protofl_plugins.partitioners.column import check_gaps
 from protofl_plugins.partitioners.dirichlet import Dirichlet
 from protofl_plugins.partitioners.requirements import check_samples
 
@@ -96,5 +96,5 @@ def _domains(columns: Mapping[str, np.ndarray], config: Domain.Config) -> np.nda
             "choose --dataset digits-domains, domains:DIR, or another column: "
             "--set partition.column=NAME",
         )
-    check_gaps(columns[config.column], f"column {config.column!r}", "domain")
+    check_gaps(columns[config.column], config.column, "domain")
     return columns[config.column]

@@ -12,7 +12,6 @@ import protofl as pf
 
 BUILT_IN = {
     "tiny-text": "protofl_plugins.text_encoders.tiny_text:TinyText",
-    "class-embeddings": "protofl_plugins.text_encoders.class_embeddings:ClassEmbeddings",
     "transformers": "protofl_plugins.text_encoders.transformers_text:Transformers",
 }
 """{name: place of the class}."""
@@ -30,13 +29,11 @@ class TextEncoder:
         dim: Length of an embedding; by default K.
         token_dim: Length of a token's embedding; 0 for an encoder whose tokens can't be replaced.
         logit_scale: s; cosines with the embeddings are multiplied by e^s. The default is CLIP's.
-        names_only: True if it takes names of classes only, not sentences.
         note: A line that runs with this encoder print.
     """
 
     token_dim = 0
     logit_scale = 4.6052  # ln 100
-    names_only = False
     note = ""
 
     def __init__(self, classes: Sequence[str], feature_dim: int, path: Path | None) -> None:

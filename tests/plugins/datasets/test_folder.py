@@ -225,7 +225,7 @@ def test_parts_by_their_usual_names(tmp_path, train, test, left):
     assert images.classes == ["Plum", "apple", "kiwi"]
     assert (images.num_train, len(images.y)) == (6, 9)
     if left:
-        assert f"left out: {left[0]}/ (12 images)" in images.note
+        assert f"left out: 12 images in {left[0]}/" in images.note
     assert (f"{test}/ is the test part" in images.note) == (
         test in ("validation", "eval", "val2017")
     )
@@ -297,10 +297,7 @@ def test_what_is_left_out_is_counted(tmp_path):
     Image.new("RGB", (5, 5)).save(tmp_path / "cover.png")
     key, images = decode(tmp_path)
     assert len(images.y) == 6 and images.classes == ["Plum", "apple", "kiwi"]
-    assert images.note == (
-        "left out: 3 files with other endings (.gif 1, .txt 1, none 1), 3 names with a leading dot "
-        "or of a system, 1 image outside class folders"
-    )
+    assert images.note == "left out: 1 image in ./, other files: .gif 1, .txt 1, no ending 1"
     (tmp_path / "apple" / "notes.txt").unlink()
     assert decode(tmp_path)[0] != key  # the note is part of what is cached
 

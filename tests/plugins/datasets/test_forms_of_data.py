@@ -25,26 +25,6 @@ def medmnist(folder):
     return ["--dataset", f"npz:{folder / 'pathmnist.npz'}", "--partition", "iid", "--clients", "2"]
 
 
-def leaf(folder):
-    big = np.kron(IMAGES, np.ones((4, 4), np.uint8))[:, 2:30, 2:30].reshape(60, 784) / 255
-    for part, start, stop in (("train", 0, 40), ("test", 40, 60)):
-        (folder / part).mkdir()
-        rows = np.arange(start, stop)
-        data = {
-            f"f{user}": {"x": big[rows[user::2]].tolist(), "y": Y[rows[user::2]].tolist()}
-            for user in (0, 1)
-        }
-        text = json.dumps({"users": [*data], "num_samples": [20, 20], "user_data": data})
-        (folder / part / "all.json").write_text(text)
-    return ["--dataset", f"leaf:{folder}"]
-
-
-def labels(folder):
-    (folder / "labels.json").write_text('{"a": ["0", "1"], "b": {"2": 12}}')
-    given = medmnist(folder)
-    return [*given[:2], "--partition", f"labels:{folder / 'labels.json'}"]
-
-
 def hugging_face_images(folder):
     datasets = pytest.importorskip("datasets", reason="needs protofl[hf]")
     import PIL.Image
@@ -65,18 +45,6 @@ def hugging_face_texts(folder):
     return [*given, "--models", "text"]
 
 
-def hugging_face_rows(folder):
-    """A table with a gap and a category; new rows are a CSV file."""
-    datasets = pytest.importorskip("datasets", reason="needs protofl[hf]")
-    doses = [None if n == 7 else float(n) for n in range(60)]
-    wards, sites = np.array(["in", "out"])[Y % 2], np.arange(60) % 2
-    made = {"dose": doses, "ward": wards, "label": Y, "site": sites}
-    datasets.Dataset.from_dict(made).save_to_disk(folder / "set")
-    (folder / "new.csv").write_text("ward,dose\nout,3\n")
-    given = ["--dataset", f"hf:{folder / 'set'}", "--set", "dataset.client=site"]
-    return [*given, "--models", "mlp"]
-
-
 def several_labels(folder):
     """Labels N×L in MedMNIST's names of arrays, as those of chestmnist."""
     given = medmnist(folder)
@@ -86,13 +54,6 @@ def several_labels(folder):
         arrays[name] = (np.arange(3) == arrays[name]) | (np.arange(3) == 1)
     np.savez(folder / "pathmnist.npz", **arrays)
     return [*given, "--set", "dataset.task=multilabel"]
-
-
-def flower_datasets(folder):
-    pytest.importorskip("flwr_datasets", reason="needs protofl[flwr-datasets]")
-    given = medmnist(folder)
-    partition = ["--partition", "flwr:dirichlet", "--set", "partition.alpha=5"]
-    return [*given[:2], *partition, "--set", "partition.min_partition_size=4", "--clients", "2"]
 
 
 def command(*words):
@@ -105,10 +66,10 @@ def command(*words):
     "form",
     quick(
         [
-            *(medmnist, leaf, labels, flower_datasets, several_labels),
-            *(hugging_face_images, hugging_face_texts, hugging_face_rows),
+            *(medmnist, several_labels),
+            *(hugging_face_images, hugging_face_texts),
         ],
-        labels,
+        medmnist,
     ),
     ids=lambda form: form.__name__,
 )
@@ -123,15 +84,12 @@ def test_from_a_file_to_scores(tmp_path, form):
     command("report", run, "--out", page)
     assert "fedproto" in page.read_text("utf-8")
     command("export", run, bundle)
-    if form is hugging_face_rows:
-        new = tmp_path / "new.csv"
-    elif form is hugging_face_texts:
+    if form is hugging_face_texts:
         new = tmp_path / "new.txt"
         new.write_text("alpha beta text")
     else:
         new = tmp_path / "new.npy"
-        side = 28 if form is leaf else 8
-        np.save(new, rng.integers(0, 256, (1, 1, side, side), dtype=np.uint8))
+        np.save(new, rng.integers(0, 256, (1, 1, 8, 8), dtype=np.uint8))
     done = CliRunner().invoke(app, ["score", *map(str, (bundle, new)), *SCORE])
     assert done.exit_code == 0, done.output
     scored = json.loads(done.stdout)

@@ -9,6 +9,7 @@ import pickle
 import socket
 import struct
 import tarfile
+import urllib.request
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def idx(array):
     return gzip.compress(header + array.tobytes())
 
 
-@pytest.mark.parametrize("plugin", [sets.MNIST, sets.FashionMNIST, sets.KMNIST])
+@pytest.mark.parametrize("plugin", [sets.MNIST, sets.FashionMNIST])
 def test_mnist(tmp_path, site, monkeypatch, plugin, capsys):
     folder, address = site
     x = rng.integers(0, 256, (7, 28, 28), dtype=np.uint8)
@@ -100,6 +101,45 @@ def test_cifar(tmp_path, site, monkeypatch, plugin, key, classes, capsys):
     assert plugin().cache_key(config=pf.Config(), data_dir=tmp_path) == plugin.name
 
 
+@pytest.mark.parametrize(("split", "classes"), [("balanced", 47), ("letters", 26), ("digits", 10)])
+def test_emnist(tmp_path, split, classes):
+    x = rng.integers(0, 256, (7, 28, 28), dtype=np.uint8)
+    y = np.array([3, 1, 9, 2, 5, 4, 3], np.uint8)
+    raw = tmp_path / "downloads" / "EMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for part, rows in (("train", slice(0, 5)), ("test", slice(5, 7))):
+        for name, array in (("images-idx3", x[rows]), ("labels-idx1", y[rows])):
+            file = raw / f"emnist-{split}-{part}-{name}-ubyte"
+            file.write_bytes(gzip.decompress(idx(array)))
+    data = decode(sets.EMNIST, tmp_path, split=split)
+    assert np.array_equal(data.x[:, 0].numpy(), x.transpose(0, 2, 1)) and data.num_train == 5
+    assert data.y.tolist() == (y - (split == "letters")).tolist()
+    assert len(data.classes) == classes
+    assert data.classes[2] == {"letters": "c"}.get(split, "2")
+    config = sets.EMNIST.Config(split=split)
+    assert sets.EMNIST().cache_key(config=config, data_dir=tmp_path) == f"emnist-{split}"
+
+
+def test_svhn(tmp_path, monkeypatch):
+    from scipy.io import savemat
+
+    loader, kept, files = torchvision.datasets.SVHN, {}, {}
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    for part, labels in (("train", [1, 10, 3, 9]), ("test", [10, 7])):
+        x = rng.integers(0, 256, (32, 32, 3, len(labels)), dtype=np.uint8)
+        name = f"{part}_32x32.mat"
+        savemat(folder / name, {"X": x, "y": np.array(labels, np.uint8)[:, None]})
+        files[part] = ["http://127.0.0.1:9/", name, md5(folder / name)]
+        kept[part] = (x, labels)
+    monkeypatch.setattr(loader, "split_list", files)
+    data = decode(sets.SVHN, tmp_path)
+    x = np.concatenate([kept[part][0].transpose(3, 2, 0, 1) for part in kept])
+    assert np.array_equal(data.x.numpy(), x)
+    assert data.y.tolist() == [label % 10 for _, labels in kept.values() for label in labels]
+    assert data.num_train == len(x) - 2 and data.classes == [str(i) for i in range(10)]
+
+
 @pytest.fixture
 def flowers(site, monkeypatch):
     from scipy.io import savemat
@@ -141,9 +181,8 @@ def test_the_key_of_flowers102_follows_the_side(tmp_path):
         config = sets.Flowers102.Config(**options)
         return sets.Flowers102().cache_key(config=config, data_dir=tmp_path)
 
-    assert key() == key(side=64, fit="squash") == "flowers102-squash-v2"
+    assert key() == key(side=64) == "flowers102-squash-v2"
     assert key(side=32) == "flowers102-squash-32-v2"
-    assert (key(fit="crop"), key(fit="crop", side=32)) == ("flowers102-v2", "flowers102-32-v2")
 
 
 def test_images_of_torchvision_are_converted_as_files_are(tmp_path, flowers, monkeypatch):
@@ -165,23 +204,21 @@ def test_images_of_torchvision_are_converted_as_files_are(tmp_path, flowers, mon
         assert x[0, 1, 5, [2, 17]].tolist() == expected
 
 
-def test_flowers102_squashed_or_cropped(tmp_path, flowers, monkeypatch):
-    # A picture of 40×20, green with red ends: squashing keeps the ends, cropping removes them.
+def test_flowers102_are_squashed(tmp_path, flowers, monkeypatch):
+    # A picture of 40×20, green with red ends, which stay; cropping would remove them.
     loader = torchvision.datasets.Flowers102
     picture = Image.new("RGB", (40, 20), (0, 255, 0))
     for box in ((0, 0, 8, 20), (32, 0, 40, 20)):
         picture.paste((255, 0, 0), box)
     monkeypatch.setattr(loader, "__getitem__", lambda self, index: (picture, 0))
-    squashed = decode(sets.Flowers102, tmp_path, side=10, fit="squash").x[0].float()
-    cropped = decode(sets.Flowers102, tmp_path, side=10, fit="crop").x[0].float()
-    assert squashed.shape == cropped.shape == (3, 10, 10)
+    squashed = decode(sets.Flowers102, tmp_path, side=10).x[0].float()
+    assert squashed.shape == (3, 10, 10)
     assert squashed[0, :, 0].min() > 250 and squashed[1, :, 5].min() > 250
-    assert cropped[0].max() < 5 and cropped[1].min() > 250
 
 
 @pytest.mark.parametrize(
     "plugin",
-    [sets.MNIST, sets.KMNIST, sets.FashionMNIST, sets.CIFAR10, sets.CIFAR100, sets.Flowers102],
+    [sets.MNIST, sets.FashionMNIST, sets.CIFAR10, sets.CIFAR100, sets.Flowers102],
 )
 @pytest.mark.parametrize("failure", ["offline", "wrong file"])
 def test_without_internet(tmp_path, site, monkeypatch, plugin, failure):
@@ -207,3 +244,13 @@ def test_without_internet(tmp_path, site, monkeypatch, plugin, failure):
     assert error.value.near.startswith(f"address: {address}")
     assert f"protofl data import {name} FILE.npz" in error.value.do
     assert socket.getdefaulttimeout() is None
+
+
+@pytest.mark.parametrize("plugin", [sets.EMNIST, sets.SVHN])
+def test_sets_with_options_without_internet(tmp_path, monkeypatch, plugin):
+    def refuse(*_, **__):
+        raise OSError("no internet")
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    with pytest.raises(pf.UsageError, match=f"{plugin.__name__.lower()} cannot be downloaded"):
+        decode(plugin, tmp_path)

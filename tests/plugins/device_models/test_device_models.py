@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import math
 
 import numpy as np
@@ -107,14 +105,10 @@ def test_as_many_are_there_as_is_said():
     assert abs(there.mean() - 0.3) < 0.02
 
 
-def test_a_moment_at_which_somebody_changes_is_over_when_it_has_come(tmp_path):
+def test_a_moment_at_which_somebody_changes_is_over_when_it_has_come():
     """A waiting server looks at exactly these moments, which are rounded."""
-    path = tmp_path / "devices.csv"
-    path.write_text("gflops,download,upload,latency,available\n1,1,1,0,2.3-9.7\n1,1,1,0,0.1-4.2\n")
-    device_models = [devices("uniform", available=0.5, slot=slot) for slot in (0.3, 0.7, 60.1)]
-    device_models += [devices(f"trace:{path}", period=period) for period in (10.1, 9.8, 86.3)]
-    for choice in device_models:
-        seconds = 0.0
+    for slot in (0.3, 0.7, 60.1):
+        choice, seconds = devices("uniform", available=0.5, slot=slot), 0.0
         for _ in range(100):
             there, until = presence(choice, seconds, clients=2)
             before, seconds = seconds, float(until.min())
@@ -123,27 +117,27 @@ def test_a_moment_at_which_somebody_changes_is_over_when_it_has_come(tmp_path):
             assert changed[until == seconds].all()
 
 
+@pytest.mark.parametrize("option", ["gflops", "download", "upload", "slot"])
+def test_rounds_without_a_finite_length_are_refused(option):
+    with pytest.raises(pf.UsageError, match=option):
+        devices("uniform", **{option: 1e-320})
+
+
 # --- traces ---------------------------------------------------------------------------------------
 
 CSV = """# measured in June
-gflops,download,upload,latency,available
+gflops,download,upload,latency
 
-10,6,2,50,0-100 150-200
-70.5, 100 ,20,20,
-4e3,1000,1000,0,50-200
+10,6,2,50
+70.5, 100 ,20,20
+4e3,1000,1000,0
 """
-JSON = [
-    {"gflops": 10, "download": 6, "upload": 2, "latency": 50, "available": [[0, 100], [150, 200]]},
-    {"latency": 20, "upload": 20, "download": 100, "gflops": 70.5},
-    {"gflops": 4e3, "download": 1e3, "upload": 1e3, "latency": 0, "available": [[50, 200]]},
-]
 
 
-@pytest.fixture(params=["csv", "jsonl"])
-def path(request, tmp_path):
-    path = tmp_path / f"devices.{request.param}"
-    lines = "\n".join(map(json.dumps, JSON))
-    path.write_text(CSV if request.param == "csv" else lines, encoding="utf-8-sig")
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "devices.csv"
+    path.write_text(CSV, encoding="utf-8-sig")
     return path
 
 
@@ -175,66 +169,20 @@ def test_devices_drawn_from_a_trace(path):
     assert found == [device(choice, c, 90)["flops"] for c in range(90)]
     assert found[:50] == [device(choice, c, 50)["flops"] for c in range(50)]
     assert found != [device(choice, c, 90, seed=4)["flops"] for c in range(90)]
-    there, _ = presence(choice, 10.0, clients=90)
-    assert there.tolist() == [flops != 4e12 for flops in found]
 
 
-def scanned(spans, seconds, period, far=2000):
-    """Return presence and its next change, found in steps of half a second."""
-
-    def here(t):
-        t = t % period if period else t
-        return not spans or any(a <= t < b for a, b in spans)
-
-    moments = itertools.takewhile(lambda t: t < far, itertools.count(seconds + 0.5, 0.5))
-    return here(seconds), next((t for t in moments if here(t) != here(seconds)), math.inf)
-
-
-@pytest.mark.parametrize("period", [None, 200, 250])
-def test_who_is_there_by_a_trace(path, period):
-    choice = devices(f"trace:{path}", period=period)
-    for seconds in (0, 30, 49.5, 50, 99, 100, 149.5, 160, 199.5, 200, 260, 510, 1100):
-        there, until = presence(choice, float(seconds), clients=3)
-        for client, row in enumerate(JSON):
-            slow = scanned(row.get("available"), seconds, period)
-            assert (there[client], until[client]) == slow, (client, seconds)
-
-
-def test_a_trace_in_which_all_always_are_there(tmp_path):
-    path = tmp_path / "devices.csv"
-    path.write_text("gflops,download,upload,latency\n1,1,1,0\n")
-    assert presence(devices(f"trace:{path}"), 0.0, clients=1) is None
-    path.write_text("gflops,download,upload,latency,available\n1,1,1,0,0-60\n")
-    assert presence(devices(f"trace:{path}", period=60), 5.0, clients=1) is None
-    assert presence(devices(f"trace:{path}", period=61), 5.0, clients=1)[1] == [60]
-
-
-HEAD = "gflops,download,upload,latency,available\n"
-GOOD = json.dumps(JSON[1])
+HEAD = "gflops,download,upload,latency\n"
 BAD = {
-    "nothing": ("", r"devices\.csv is empty"),
-    "comments alone": ("# x\n", "is empty"),
+    "nothing": ("", "has the columns none"),
     "no device": (HEAD, "lists no device"),
-    "an unknown column": ("gflops,downlaod\n", r"line 1: there is no column 'downlaod'"),
-    "a missing column": ("\ngflops,download,upload\n", r"line 2: 'latency' is missing"),
-    "a column twice": ("gflops,gflops,upload\n", r"line 1: the column 'gflops' stands there twice"),
-    "too few values": (f"{HEAD}1,2,3\n", "line 2 has 3 values, and there are 5 columns"),
-    "no number": (f"{HEAD}1,2,3,4,\n\nfast,2,3,4,\n", "line 4: gflops is 'fast', .* not a number"),
-    "0": (f"{HEAD}1,0,3,4,\n", "line 2: download is 0"),
-    "below 0": (f"{HEAD}1,2,3,-4,\n", "line 2: latency is -4"),
-    "endless": (f"{HEAD}1e-320,2,3,4,\n", "line 2: gflops is .*, expected 1e-09 … 1e"),
-    "infinite": (f"{HEAD}1,2,inf,4,\n", "line 2: upload is 'inf', which is not finite"),
-    "half a span": (f"{HEAD}1,2,3,4,60\n", "line 2: available is '60', not FROM-UNTIL"),
-    "backwards": (f"{HEAD}1,2,3,4,60-50\n", "line 2: available: 50 follows 60"),
-    "touching": (f"{HEAD}1,2,3,4,0-50 50-60\n", "line 2: available: 50 follows 50"),
-    "a word in a span": (f"{HEAD}1,2,3,4,0-noon\n", "line 2: available is 'noon'"),
-    "no JSON": (f"{GOOD}\n{{'gflops': 1}}\n", "line 2 is not a JSON object"),
-    "a list": (f"{GOOD}\n[1]\n", "line 2 is not a JSON object"),
-    "truth": (GOOD.replace("70.5", "true"), "line 1: gflops is True, which is not a number"),
-    "null": (GOOD.replace("70.5", "null"), "line 1: gflops is None, which is not a number"),
-    "nested deeply": (f'{GOOD}\n{{"gflops": {"[" * 100_000}', "line 2 is not a JSON object"),
-    "a huge number": (GOOD.replace("70.5", "1" + "0" * 400), "line 1: gflops is 1"),
-    "spans that are none": (GOOD.replace("}", ', "available": [1]}'), "line 1: available is"),
+    "an unknown column": ("gflops,downlaod\n", "has the columns gflops, downlaod"),
+    "a column twice": (HEAD.replace("upload", "gflops"), "has the columns gflops, .*, gflops"),
+    "too few values": (f"{HEAD}1,2,3\n", "line 2: '1,2,3'"),
+    "no number": (f"{HEAD}1,2,3,4\n\nfast,2,3,4\n", "line 4: 'fast,2,3,4'"),
+    "0": (f"{HEAD}1,0,3,4\n", "line 2: download is 0"),
+    "below 0": (f"{HEAD}1,2,3,-4\n", "line 2: latency is -4"),
+    "endless": (f"{HEAD}1e-320,2,3,4\n", "line 2: gflops is .*, expected 1e-09 … 1e"),
+    "infinite": (f"{HEAD}1,2,inf,4\n", "line 2: upload is inf"),
 }
 
 
@@ -246,18 +194,3 @@ def test_what_a_trace_cannot_hold(tmp_path, what):
     with pytest.raises(pf.UsageError, match=words) as caught:
         device(devices(f"trace:{path}"), 0, 1)
     assert str(path) in caught.value.what
-
-
-@pytest.mark.parametrize("option", ["gflops", "download", "upload", "slot"])
-def test_rounds_without_a_finite_length_are_refused(option):
-    with pytest.raises(pf.UsageError, match=option):
-        devices("uniform", **{option: 1e-320})
-
-
-def test_a_span_behind_the_period(tmp_path):
-    path = tmp_path / "devices.csv"
-    path.write_text(f"{HEAD}1,2,3,4,0-90\n")
-    with pytest.raises(
-        pf.UsageError, match="line 2: available: 90 is after the end of the period of 60 s"
-    ):
-        device(devices(f"trace:{path}", period=60), 0, 1)

@@ -143,7 +143,7 @@ def test_training_learns_and_repeats_itself(tmp_path):
     made = TinyStyle().open_generator(TinyStyle.Config(weights=out), CPU, None)
     assert made.outline.num_classes == 2
     shape = N.Shape(32, 0, 3, code=16, widths=(8, 8, 8, 8))
-    options = Training(1, 3, 16)
+    options = Training(epochs=1, steps=3, batch=16)
     first, second = (train(shape, images.x, None, options) for _ in range(2))
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(a, b)

@@ -17,7 +17,7 @@ from protofl.runs.results.identity import file_digests
 from protofl.system import consent
 from protofl.testing.equality import double_precision
 from protofl.testing.toy import MIXED, make_images
-from protofl_plugins.text_encoders.encoder import LoadedOnce, TextEncoder
+from protofl_plugins.text_encoders.encoder import BUILT_IN, LoadedOnce, TextEncoder
 from protofl_plugins.text_encoders.tiny_text import TinyText
 
 CLASSES = {0: [0, 1], 1: [1, 3], 4: [1, 3, 0]}
@@ -34,13 +34,27 @@ def cosine(a, b):
     return dot / math.sqrt(sum(x * x for x in a) * sum(x * x for x in b))
 
 
-@pytest.fixture
-def table(tmp_path):
-    """Return ``table(rows, **arrays)``, which writes class embeddings and returns the options."""
+class Table(TextEncoder):
+    """Fixed embeddings of the classes, from a file."""
 
-    def make(rows, **arrays):
-        np.savez(tmp_path / "e.npz", embeddings=rows, **arrays)
-        return {"encoder": "class-embeddings", "path": str(tmp_path / "e.npz")}
+    def __init__(self, classes, feature_dim, path):
+        with np.load(path) as file:
+            self.rows, self.logit_scale = torch.from_numpy(file["rows"]), file["scale"].item()
+        self.dim = self.rows.shape[1]
+
+    def embed(self, texts):
+        return self.rows[: len(texts)]
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """Return ``table(rows, scale)``, which writes class embeddings and returns the options."""
+    monkeypatch.setitem(BUILT_IN, "table", f"{__name__}:Table")
+    consent.allow([BUILT_IN["table"]])
+
+    def make(rows, scale=TextEncoder.logit_scale):
+        np.savez(tmp_path / "e.npz", rows=rows, scale=scale)
+        return {"encoder": "table", "path": str(tmp_path / "e.npz")}
 
     return make
 
@@ -188,7 +202,7 @@ def test_a_run_notes_that_tiny_text_is_random(toy, table, randn):
 
 def test_a_table_of_embeddings_stays_as_it_is(toy, table, randn):
     rows = randn(4, 8).numpy()
-    federation = toy("fedtsp", set=table(rows, logit_scale=np.float32(2.0)))
+    federation = toy("fedtsp", set=table(rows, scale=2.0))
     federation.rounds(2)
     for number in range(2):
         sent = pf.Payload.from_bytes(federation.pool.downloads(number)[0])
@@ -229,27 +243,14 @@ def refused(make):
 def test_another_width_than_k_is_named(toy, table, randn):
     encoder = table(randn(4, 12).numpy())
     words = refused(lambda: toy("fedtsp", set=encoder))
-    assert "class-embeddings: embeddings have 12 numbers, but features have K = 8" in words
+    assert "table: embeddings have 12 numbers, but features have K = 8" in words
     assert "give --feature-dim 12" in words
 
 
-TEXTS = {f"class {c}": ["a sign"] for c in range(4)}
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"trains": "prompts"}, "trains=scale or trains=nothing"),
-        (
-            {"descriptions": {f"class {c}": ["a sign"] for c in range(4)}},
-            "takes names of classes only",
-        ),
-    ],
-)
-def test_a_table_can_t_do_everything(toy, table, randn, options, words):
+def test_an_encoder_without_tokens_has_no_prompts(toy, table, randn):
     encoder = table(randn(4, 8).numpy())
-    found = refused(lambda: toy("fedtsp", set={**options, **encoder}))
-    assert words in found and "class-embeddings" in found
+    found = refused(lambda: toy("fedtsp", set={"trains": "prompts", **encoder}))
+    assert "table: trains=prompts" in found and "trains=scale or trains=nothing" in found
 
 
 def test_the_file_of_descriptions_is_checked(toy):

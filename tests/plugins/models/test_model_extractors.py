@@ -38,7 +38,7 @@ def architectures(groups):
     """Return every architecture with a plain head (ViTs: with their own), by name."""
     found = {}
     for name, group in groups.items():
-        if name not in ("torchvision", "timm", "widths", "depths") and not name.endswith("htc4"):
+        if name not in ("torchvision", "widths", "depths") and not name.endswith("htc4"):
             for architecture in group.architectures(config=getattr(group, "Config", pf.Config)()):
                 first = found.setdefault(architecture.name, architecture)
                 assert replace(first, build=architecture.build) == architecture

@@ -41,7 +41,7 @@ def architectures(group, **options):
 
 
 def test_every_group_is_listed(groups):
-    assert set(groups) == {*ORDERS, "torchvision", "timm", "widths", "depths"}
+    assert set(groups) == {*ORDERS, "torchvision", "widths", "depths"}
 
 
 @pytest.mark.parametrize("name", ORDERS)

@@ -101,42 +101,6 @@ def test_folders_of_domains(tmp_path):
         Domains().decode(config=config, data_dir=tmp_path)
 
 
-def npz(folder, domain, labels, /, channels=3, test=0, **columns):
-    x = np.full((len(labels), channels, 8, 8), len(domain), np.uint8)
-    parts = {"x_train": x, "y_train": np.array(labels)}
-    parts |= {"x_test": x[:test], "y_test": np.array(labels[:test])} if test else {}
-    np.savez(folder / f"{domain}.npz", **parts, **columns)
-
-
-def test_files_of_domains(tmp_path):
-    npz(tmp_path, "art", [5, 7, 5], test=1)
-    npz(tmp_path, "photo", [7, 5], test=2)
-    config = Domains.Config(path=str(tmp_path))
-    found = Domains().decode(config=config, data_dir=tmp_path)
-    assert found.classes == ["5", "7"] and found.num_train == 5
-    assert found.y.tolist() == [0, 1, 0, 1, 0, 0, 1, 0]
-    domains = ["art"] * 3 + ["photo"] * 2 + ["art"] + ["photo"] * 2
-    assert found.columns["domain"].tolist() == domains
-    assert found.x[:, 0, 0, 0].tolist() == [*map(len, domains)]
-    key = Domains().cache_key(config=config, data_dir=tmp_path)
-    npz(tmp_path, "toy", [5, 8])
-    assert Domains().cache_key(config=config, data_dir=tmp_path) != key
-    with pytest.raises(pf.UsageError, match="domain art has no training samples of class 8"):
-        Domains().decode(config=config, data_dir=tmp_path)
-    npz(tmp_path, "toy", [5, 7], channels=1)
-    with pytest.raises(pf.UsageError, match="images are 1×8×8 uint8"):
-        Domains().decode(config=config, data_dir=tmp_path)
-
-
-def test_columns_of_all_files_of_domains_stay(tmp_path):
-    npz(tmp_path, "art", [5, 7, 5], test=1, user_train=[1, 2, 3], user_test=[4], scanner=["a"] * 4)
-    npz(tmp_path, "photo", [7, 5], test=2, user=[5, 6, 7, 8], domain=["x"] * 4)
-    found = Domains().decode(config=Domains.Config(path=str(tmp_path)), data_dir=tmp_path)
-    assert sorted(found.columns) == ["domain", "user"]
-    assert found.columns["user"].tolist() == [1, 2, 3, 5, 6, 4, 7, 8]
-    assert set(found.columns["domain"]) == {"art", "photo"}
-
-
 def test_accuracy_by_domain_is_recorded(tmp_path):
     data = {
         "x_train": np.random.default_rng(0).standard_normal((80, 5)).astype(np.float32),

@@ -25,21 +25,22 @@ def test_texts_of_names_and_of_descriptions():
 def test_a_text_file(tmp_path):
     file = tmp_path / "d.txt"
     file.write_text("# ours\ncat: small: and soft\n\ndog:barks\n cat : quick\n", encoding="utf-8")
-    assert read_descriptions(file) == {"cat": ["small: and soft", "quick"], "dog": ["barks"]}
+    expected = {"cat": ["small: and soft", "quick"], "dog": ["barks"]}
+    assert read_descriptions(file) == expected
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("text", "words"),
     [
-        ("d.txt", "cat: soft\ndog barks", "line 2: expected CLASS: description, got 'dog barks'"),
-        ("d.txt", "cat:", "line 1: expected CLASS: description"),
+        ("cat: soft\ndog barks", "line 2: expected CLASS: description, got 'dog barks'"),
+        ("cat:", "line 1: expected CLASS: description"),
     ],
 )
-def test_a_bad_file_is_named(tmp_path, name, text, words):
-    (tmp_path / name).write_text(text)
+def test_a_bad_file_is_named(tmp_path, text, words):
+    (tmp_path / "d.txt").write_text(text)
     with pytest.raises(pf.UsageError) as caught:
-        read_descriptions(tmp_path / name)
-    assert words in caught.value.what and name in caught.value.what
+        read_descriptions(tmp_path / "d.txt")
+    assert words in caught.value.what and "d.txt" in caught.value.what
 
 
 def test_a_class_without_description_is_named():

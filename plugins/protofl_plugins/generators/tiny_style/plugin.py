@@ -32,20 +32,14 @@ def _absolute(path: Path | None) -> Path | None:
 class TinyStyle:
     """A small style-based generator, 32 or 64 px; trained weights come with the package."""
 
-    class Config(pf.Config):
-        """Options. Those from `side` on concern ``protofl generator train`` only."""
+    class Config(Training):
+        """Options. All but `weights` concern ``protofl generator train`` only."""
 
         weights: Annotated[Path | None, AfterValidator(_absolute)] = pf.Field(
             None, description="a file of `protofl generator train`; None for the one shipped"
         )
         side: int = pf.Field(32, description="side of the images to learn, 32 or 64", ge=32, le=64)
         classes: bool = pf.Field(True, description="condition the mapping network on the class")
-        epochs: int = pf.Field(30, ge=1, description="epochs of the synthesis network")
-        steps: int = pf.Field(4000, ge=1, description="updates of the mapping network")
-        batch: int = pf.Field(64, ge=2, description="images per update")
-        lr: float = pf.Field(2e-3, gt=0, description="learning rate of the synthesis network")
-        noise: float = pf.Field(0.25, ge=0, description="noise on codes in training")
-        seed: int = pf.Field(0, ge=0, description="seed of the training")
 
     @pf.hookimpl
     def outline(self, config: Config, data_dir: Path) -> pf.datasets.Outline:
@@ -84,14 +78,13 @@ class TinyStyle:
             low, high = torch.aminmax(x)
             x = (x - low) / (high - low).clamp_min(1e-8) * 2 - 1
         shape = shape_for(config.side, images.num_classes if config.classes else 0, x.shape[1])
-        options = Training(
-            config.epochs, config.steps, config.batch, config.lr, config.noise, config.seed
-        )
-        network = train(shape, x, y if config.classes else None, options, report)
+        network = train(shape, x, y if config.classes else None, config, report)
         about = {
             "trained_on": images.note or f"{len(x)} images",
             "data": images.digest,
-            "training": str(options),
+            "training": " ".join(
+                f"{name}={getattr(config, name)}" for name in Training.model_fields
+            ),
         }
         save_network(network, out, about)
         return {

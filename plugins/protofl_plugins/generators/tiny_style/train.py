@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import protofl as pf
 from protofl_plugins.generators.tiny_style.network import (
     LATENT,
     Mapping,
@@ -30,25 +30,20 @@ SPREAD = 40.0
 """Mean squared distance of two vectors w: within the bandwidths 10…50 of FedKTL's kernel."""
 
 
-@dataclass(frozen=True)
-class Training:
-    """Length and learning rates of training.
+LR = 2e-3
+"""Adam's first learning rate in stage 1; it falls to 0 along a cosine."""
 
-    Attributes:
-        epochs: Passes over the images of stage 1.
-        steps: Updates of the mapping network in stage 2.
-        batch_size: Dataset, or codes, per update.
-        lr: Adam's first learning rate in stage 1; it falls to 0 along a cosine.
-        noise: Standard deviation of the noise on codes, which have variance 1.
-        seed: Decides everything.
-    """
+NOISE = 0.25
+"""Standard deviation of the noise on codes, which have variance 1."""
 
-    epochs: int = 30
-    steps: int = 4000
-    batch_size: int = 64
-    lr: float = 2e-3
-    noise: float = 0.25
-    seed: int = 0
+
+class Training(pf.Config):
+    """Options of training, which decide everything together with images and threads."""
+
+    epochs: int = pf.Field(30, ge=1, description="epochs of the synthesis network")
+    steps: int = pf.Field(4000, ge=1, description="updates of the mapping network")
+    batch: int = pf.Field(64, ge=2, description="images per update")
+    seed: int = pf.Field(0, ge=0, description="seed of the training")
 
 
 class _Encoder(nn.Module):
@@ -110,7 +105,7 @@ def train(
         encoder = _Encoder(shape).to(images.device)
         order = torch.Generator().manual_seed(training.seed)
         _train_synthesis(network, encoder, images, training, order, report)
-        codes = _encode(encoder, images, shape, training)
+        codes = _encode(encoder, images, shape)
         _train_mapping(network.mapping, shape, codes, labels, training, order, report)
         normalise_latents(network, order)
     return network.eval()
@@ -150,8 +145,8 @@ def _train_synthesis(
 ) -> None:
     last, synthesis = network.mapping.last, network.synthesis
     weights = [*encoder.parameters(), *last.parameters(), *synthesis.parameters()]
-    optimizer = torch.optim.Adam(weights, training.lr, betas=(0.9, 0.99))
-    size = min(training.batch_size, len(images))
+    optimizer = torch.optim.Adam(weights, LR, betas=(0.9, 0.99))
+    size = min(training.batch, len(images))
     steps = max(1, len(images) // size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, training.epochs * steps)
     for epoch in range(training.epochs):
@@ -162,7 +157,7 @@ def _train_synthesis(
             flips = torch.rand(len(x), 1, 1, 1, generator=order).to(x.device) < 0.5
             x = torch.where(flips, x.flip(3), x)
             codes = encoder(x)
-            noisy = codes + training.noise * torch.randn(codes.shape, generator=order).to(x.device)
+            noisy = codes + NOISE * torch.randn(codes.shape, generator=order).to(x.device)
             loss = _pyramid_distance(synthesis(last(noisy)), x)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -173,7 +168,7 @@ def _train_synthesis(
 
 
 @torch.no_grad()
-def _encode(encoder: _Encoder, images: Tensor, shape: Shape, training: Training) -> Tensor:
+def _encode(encoder: _Encoder, images: Tensor, shape: Shape) -> Tensor:
     encoder.eval()
     return torch.cat([encoder(_prepared(chunk, shape)) for chunk in torch.split(images, 256)])
 
@@ -195,7 +190,7 @@ def _train_mapping(
     average = [p.detach().clone() for p in trunk]
     make = torch.optim.Adam(trunk, 2e-4, betas=(0.0, 0.99))
     judge = torch.optim.Adam(critic.parameters(), 4e-4, betas=(0.0, 0.99))
-    size = min(4 * training.batch_size, len(codes))
+    size = min(4 * training.batch, len(codes))
 
     def draw() -> tuple[Tensor, Tensor | None, Tensor]:
         index = torch.randint(len(codes), (size,), generator=order).to(device)
@@ -204,10 +199,10 @@ def _train_mapping(
 
     for step in range(training.steps):
         real, y, noise = draw()
-        real = real + training.noise * torch.randn(real.shape, generator=order).to(device)
+        real = real + NOISE * torch.randn(real.shape, generator=order).to(device)
         with torch.no_grad():
             fake = mapping.codes(noise, y)
-            fake = fake + training.noise * torch.randn(fake.shape, generator=order).to(device)
+            fake = fake + NOISE * torch.randn(fake.shape, generator=order).to(device)
         real.requires_grad_(True)
         right, wrong = critic(real, y), critic(fake, y)
         (slope,) = torch.autograd.grad(right.sum(), real, create_graph=True)
@@ -218,7 +213,7 @@ def _train_mapping(
 
         _, y, noise = draw()
         made = mapping.codes(noise, y)
-        made = made + training.noise * torch.randn(made.shape, generator=order).to(device)
+        made = made + NOISE * torch.randn(made.shape, generator=order).to(device)
         score = -critic(made, y).mean()
         make.zero_grad(set_to_none=True)
         score.backward()

@@ -84,7 +84,7 @@ def test_commands_name_the_user(command, monkeypatch, tmp_path, capsys):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("dataset", ["csv", "parquet", "npz", "folder", "leaf", "har", "domains"])
+@pytest.mark.parametrize("dataset", ["csv", "parquet", "npz", "folder", "domains"])
 def test_a_missing_path_has_a_similar_name(dataset, tmp_path):
     (tmp_path / "patients.csv").write_text("")
     given = {"method": "local", "models": "mlp", "data_dir": str(tmp_path / "data")}
