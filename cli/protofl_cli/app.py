@@ -16,7 +16,6 @@ from protofl_cli.commands import (
     card,
     check,
     compare,
-    data,
     evaluate,
     export,
     list_plugins,
@@ -277,14 +276,6 @@ add(app, "replay", replay.replay, USE)
 add(app, "list-plugins", list_plugins.list_plugins, USE)
 add(app, "show", show.show, USE)
 add(app, "card", card.card, USE)
-app.add_typer(
-    group_of(
-        {"import": data.import_data},
-        help="Import data sets.",
-    ),
-    name="data",
-    rich_help_panel=USE,
-)
 app.add_typer(
     group_of({"show": partition.show}, help="Show how data are split over clients."),
     name="partition",

@@ -225,4 +225,4 @@ def test_without_internet(tmp_path, monkeypatch, plugin, name):
         decode(plugin, tmp_path)
     assert f"{name} cannot be downloaded" in error.value.what
     assert error.value.near.startswith("address: http")
-    assert f"protofl data import {name} FILE.npz" in error.value.do
+    assert "--dataset npz:FILE" in error.value.do
