@@ -15,7 +15,6 @@ from protofl_cli.commands import (
     board,
     check,
     compare,
-    data,
     evaluate,
     export,
     list_plugins,
@@ -273,14 +272,6 @@ add(app, "score", score.score, USE)
 add(app, "evaluate", evaluate.evaluate, USE)
 add(app, "list-plugins", list_plugins.list_plugins, USE)
 add(app, "show", show.show, USE)
-app.add_typer(
-    group_of(
-        {"import": data.import_data},
-        help="Import data sets.",
-    ),
-    name="data",
-    rich_help_panel=USE,
-)
 app.add_typer(
     group_of({"show": partition.show}, help="Show how data are split over clients."),
     name="partition",

@@ -58,7 +58,7 @@ def _below(context: Any) -> Iterator[Any]:  # noqa: ANN401 - a class of Typer or
 
 
 def path_of(context: Any) -> str:  # noqa: ANN401 - a class of Typer or Click
-    """The words that call a command, ``protofl data list``."""
+    """The words that call a command, ``protofl runs list``."""
     words = []
     while context is not None:
         words.append(context.info_name)

@@ -109,8 +109,6 @@ OTHERS = [
     ["list-plugins", "--names"],
     ["partition", "show", "--out", "p.png"],
     ["partition", "show", "--clients", "0"],
-    ["data", "list"],
-    ["data", "import", "mnist", "file"],
     ["check", "nope"],
     ["check", "file.py:X"],
     ["generator", "train", "nope"],

@@ -245,13 +245,9 @@ def test_output_has_its_schema(name, words, folder, data_dir, root, monkeypatch)
 
 
 @pytest.mark.slow
-def test_files_have_theirs(folder, data_dir, root, monkeypatch, tmp_path):
-    """An exported client and its scores, and an imported data set."""
+def test_files_have_theirs(folder, data_dir, root, monkeypatch):
+    """An exported client and its scores."""
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("PROTOFL_DATA_DIR", str(tmp_path))
-    np.savez("mnist.npz", x_train=np.zeros((20, 28, 28), np.uint8), y_train=np.arange(20) % 10)
-    imported = CliRunner().invoke(app, ["data", "import", "mnist", "mnist.npz", "--json"])
-    assert checked(imported, "data-import", root)["train"] == 20
     monkeypatch.setenv("PROTOFL_DATA_DIR", str(data_dir))
     words = ["export", "runs/fedproto", "client.pt2", "--json"]
     assert checked(CliRunner().invoke(app, words), "export", root)["file"] == "client.pt2"
@@ -316,7 +312,7 @@ def test_commands_of_a_deployment_have_theirs(root, monkeypatch, tmp_path):
 
 
 def test_every_schema_is_tried(root):
-    tried = {name for name, _ in [*CASES, *OF_SATELLITES]} | {"data-import", "export", "score"}
+    tried = {name for name, _ in [*CASES, *OF_SATELLITES]} | {"export", "score"}
     deployed = {"deploy-status", "deploy-rehearse", "deploy-init", "deploy-keys"}
     deployed |= {"node-export", "node-init"}
     assert {*models(root)} <= tried | deployed | {*OTHERS}

@@ -32,7 +32,7 @@ from protofl.errors import ProtoflError, UsageError
 from protofl.system.files.lock import cache_lock
 from protofl.system.formatting import size_text, visible
 
-__all__ = ["cache_file", "import_npz", "load", "to_stderr"]
+__all__ = ["cache_file", "load", "to_stderr"]
 
 FORMAT = 1  # raised when the format changes; files of another format are decoded again
 _SUFFIX = ".safetensors"
@@ -73,31 +73,6 @@ def load(
                 report(f"preparing {key} (once; kept in {data_dir})")
                 data = _store(path, decode())
     return data
-
-
-def import_npz(name: str, file: str | Path, data_dir: Path) -> Dataset:
-    """Put the content of an ``.npz`` file into the cache as data set ``name``, replacing it.
-
-    Args:
-        name: The data set's cache key.
-        file: See ``read_npz``.
-        data_dir: The folder of the cache.
-
-    Raises:
-        UsageError: The file doesn't hold a data set, or ``data_dir`` can't be written.
-    """
-    from protofl.data.npz import read_npz
-
-    path = cache_file(name, data_dir)
-    data = read_npz(file)
-    test = len(data.y) - data.num_train
-    origin = (
-        f"{name} as imported from {Path(file).name}: "
-        f"{data.num_train} training and {test} test samples"
-    )
-    data.note = f"{origin}; {data.note}" if data.note else origin
-    with cache_lock(path, to_stderr):
-        return _store(path, data)
 
 
 def cache_file(key: str, data_dir: Path) -> Path:

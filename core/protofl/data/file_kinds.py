@@ -95,32 +95,15 @@ def kind_of_file(path: Path) -> FileKind | None:
         return _ANNEX
     if _HTML.match(head):
         return _PAGE
-    return _text(head, path)
+    return _text(head)
 
 
-def _text(head: bytes, path: Path) -> FileKind | None:
+def _text(head: bytes) -> FileKind | None:
     """Return the kind of a text file; None if the bytes are not a text."""
-    for encoding in (
-        ("utf-8-sig", "utf-16")
-        if head[:2] in (b"\xff\xfe", b"\xfe\xff")
-        else (
-            "utf-8-sig",
-            "latin-1",
-        )
-    ):
-        try:
-            # The last character may be cut off.
-            text = head.decode(encoding, "ignore" if encoding.startswith("utf-8") else "strict")
-        except UnicodeDecodeError:
-            continue
-        if encoding.startswith("utf-8") and len(text.encode()) < len(head) - 6:
-            continue
-        if all(c.isprintable() or c in "\t\r\n\x85\xa0" for c in text):
-            return _lines(text, path)
-    return None
-
-
-def _lines(text: str, path: Path) -> FileKind:
+    wide = head[:2] in (b"\xff\xfe", b"\xfe\xff")
+    text = head.decode("utf-16", "ignore") if wide else head.decode("utf-8-sig", "replace")
+    if any(c < " " and c not in "\t\r\n" for c in text):
+        return None
     if text.lstrip()[:1] in ("{", "["):
         return FileKind("a JSON text", _ARRAYS)
     lines = text.splitlines()

@@ -52,7 +52,7 @@ class TinyImageNet:
             raise pf.UsageError(
                 f"tiny-imagenet: {error.what}",
                 error.near,
-                f"{error.do}; without internet: protofl data import tiny-imagenet FILE.npz",
+                f"{error.do}; or save its arrays elsewhere: --dataset npz:FILE",
             ) from error
         with zipfile.ZipFile(path) as archive:
             classes = sorted(archive.read(f"{ROOT}/wnids.txt").decode().split())

@@ -228,7 +228,7 @@ def downloading(name: str, address: str) -> Iterator[None]:
         raise pf.UsageError(
             f"{name} cannot be downloaded: {' '.join(str(error).split()) or type(error).__name__}",
             f"address: {address}",
-            f"check the connection; without internet: protofl data import {name} FILE.npz",
+            "check the connection; without internet, save its arrays elsewhere: --dataset npz:FILE",
         ) from error
     finally:
         socket.setdefaulttimeout(before)

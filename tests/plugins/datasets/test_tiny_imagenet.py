@@ -86,7 +86,7 @@ def test_without_internet(tmp_path, archive):
         plugin = tiny_imagenet.TinyImageNet()
         plugin.decode(config=plugin.Config(), data_dir=tmp_path)
     assert "404" in error.value.what and "tiny.zip" in error.value.near
-    assert "protofl data import tiny-imagenet FILE.npz" in error.value.do
+    assert "--dataset npz:FILE" in error.value.do
 
 
 def test_the_official_archive():

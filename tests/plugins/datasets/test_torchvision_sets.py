@@ -242,7 +242,7 @@ def test_without_internet(tmp_path, site, monkeypatch, plugin, failure):
         decode(plugin, tmp_path / "data")
     assert f"{name} cannot be downloaded" in error.value.what and "\n" not in error.value.what
     assert error.value.near.startswith(f"address: {address}")
-    assert f"protofl data import {name} FILE.npz" in error.value.do
+    assert "--dataset npz:FILE" in error.value.do
     assert socket.getdefaulttimeout() is None
 
 

@@ -186,10 +186,9 @@ class _Lifecycle:
     def _ready(self) -> Iterator[tuple[Plan, Pool, dict[str, Any]]]:
         """Do the dry run, open the hosts, and create the folder.
 
-        With ``--backend auto`` the dry run measures the work, from which the backend follows.
-        Worker processes that are certain, or likely, load their libraries while it works; with
-        ``--engine auto`` on a GPU none starts before the engine is chosen. Whatever ends the block,
-        an error of the dry run or an interruption too, ends the workers.
+        Worker processes load their libraries during the dry run; with ``--engine auto`` on a GPU
+        none starts before the engine is chosen. Whatever ends the block, an error of the dry run or
+        an interruption too, ends the workers.
 
         Yields:
             The plan, the hosts, and what the dry run has learned of payloads.
@@ -204,7 +203,8 @@ class _Lifecycle:
             if self.plan.settings.engine != "auto":  # hosts start during the dry run
                 pool = until.enter_context(closing(self._pool(self.plan)))
             learned = self._try_out()
-            pool = pool or until.enter_context(closing(self._pool(self.plan)))
+            if pool is None:
+                pool = until.enter_context(closing(self._pool(self.plan)))
             if len(self.plan.devices) > 1 and isinstance(pool, Starting):
                 pool.ready()  # before there is a folder: a GPU may have no memory left
             self._begin_record()

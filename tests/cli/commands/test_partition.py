@@ -1,4 +1,4 @@
-"""Tests of ``protofl partition show`` and ``protofl data``."""
+"""Tests of ``protofl partition show``."""
 
 from __future__ import annotations
 
@@ -81,33 +81,5 @@ def test_partition_show_of_many_classes(cli, tmp_path):
 )
 def test_partition_show_refuses(cli, data_dir, words, message):
     result = cli("partition", "show", *words, "--data-dir", data_dir)
-    assert result.exit_code == 2
-    assert message in result.stderr and "Traceback" not in result.output
-
-
-@pytest.mark.slow
-def test_data_import(cli, tmp_path):
-    x = np.random.default_rng(0).integers(0, 256, (60, 28, 28), np.uint8)
-    y = np.arange(60) % 10
-    np.savez(tmp_path / "m.npz", x_train=x[:50], y_train=y[:50], x_test=x[50:], y_test=y[50:])
-    cache = tmp_path / "cache"
-
-    result = cli("data", "import", "mnist", "m.npz", "--data-dir", cache)
-    assert result.exit_code == 0, result.output
-    assert "50 training and 10 test samples" in result.output
-    picture = ("--clients", 3, "--partition", "iid", "--out", "p.png", "--data-dir", cache)
-    assert cli("partition", "show", "--dataset", "mnist", *picture).exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["mnistt", "m.npz"], "did you mean 'mnist'"),
-        (["npz", "m.npz"], "--dataset npz:PATH"),
-        (["mnist", "missing.npz"], "missing.npz"),
-    ],
-)
-def test_data_import_refuses(cli, tmp_path, words, message):
-    result = cli("data", "import", *words, "--data-dir", tmp_path)
     assert result.exit_code == 2
     assert message in result.stderr and "Traceback" not in result.output

@@ -1,23 +1,8 @@
-"""Models of ``data`` and ``partition``."""
+"""Models of ``partition``."""
 
 from __future__ import annotations
 
 from protofl_cli.json.base import Output
-
-
-class ImportedData(Output):
-    """A data set that was added to the cache."""
-
-    dataset: str
-    """Name."""
-    file: str
-    """File in the cache."""
-    train: int
-    """Number of training samples."""
-    test: int
-    """Number of test samples."""
-    classes: int
-    """Number of classes C."""
 
 
 class PartClient(Output):
