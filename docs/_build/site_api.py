@@ -143,7 +143,6 @@ TYPES = (
     "protofl_workbench.publishing.verification.Verification",
     "protofl_workbench.publishing.verification.Repeated",
     "protofl_workbench.publishing.layout.Digests",
-    "protofl_workbench.publishing.board.Board",
     "protofl_workbench.replaying.replayed_server.ReplayedRound",
 )
 """Classes that programs receive and need not import."""

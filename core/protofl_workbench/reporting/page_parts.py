@@ -20,22 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Link(str):
-    """A text that leads to another page: a cell of a table, a paragraph, or the value of a fact.
-
-    Attributes:
-        address: Where it leads, relative to the page or absolute.
-    """
-
-    address: str
-
-    def __new__(cls, text: str, address: str) -> Link:
-        """Return the text with its address."""
-        link = super().__new__(cls, text)
-        link.address = address
-        return link
-
-
 @dataclass(frozen=True)
 class Fact:
     """A key figure with a short explanation."""
@@ -118,7 +102,7 @@ class Command:
 
 
 Part = Fact | PageTable | Picture | Command | str
-"""A string is a paragraph; a `Link` is one that leads elsewhere."""
+"""A string is a paragraph."""
 
 
 @dataclass
@@ -153,7 +137,6 @@ class Page:
         facts: Key figures.
         sections: Sections.
         foot: Last line.
-        above: The page to which this one belongs; None for a page of its own.
     """
 
     title: str
@@ -163,7 +146,6 @@ class Page:
     facts: list[Fact]
     sections: list[Section]
     foot: str
-    above: Link | None = None
 
 
 LARGEST = 200_000
