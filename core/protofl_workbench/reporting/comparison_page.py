@@ -43,7 +43,7 @@ from protofl_workbench.reporting.page_parts import Command, Drawings, Fact, Page
 from protofl_workbench.reporting.ranking import final_accuracy, ranking
 from protofl_workbench.reporting.results_section import BARS, CURVES, best_groups, results_section
 from protofl_workbench.reporting.run_facts import guess_fact, key_facts, remarks, summary_sentence
-from protofl_workbench.reporting.run_page import cost_pictures, run_state
+from protofl_workbench.reporting.run_page import run_state
 from protofl_workbench.reporting.run_pictures import Pictures
 
 
@@ -100,8 +100,7 @@ def comparison_page(
         sections[0].parts.append(" ".join(f"{note}." for note in [*notes[:6], *more]))
     if records:
         pictures = Pictures(best_groups(records, BARS), drawings)
-        costs = cost_pictures(pictures, over=len(settings) == 1)
-        sections.append(Section("Traffic and time", [*costs]))
+        sections.append(Section("Traffic", [pictures.traffic()]))
     sections += [
         differences_section(runs),
         deviations_section([record.config for record in records]),
@@ -257,7 +256,6 @@ def _runs_section(
             parts = [summary_sentence(record), *key_facts(record), *remarks(record)]
             candidates = [
                 pictures.split(record), pictures.terms(record), pictures.confusion(record),
-                pictures.confusions(record), pictures.calibration(record),
             ]  # fmt: skip
             parts += [picture for picture in candidates if picture]
             if run.observed:

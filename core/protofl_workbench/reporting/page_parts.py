@@ -69,7 +69,6 @@ class Picture:
         broad: The same drawing with double width, for wide screens.
         on_paper: Whether the colours stay on a light background, as for photographs and colour
             scales.
-        still: Pixels to show instead of an animation, if a reader asks for less motion.
     """
 
     title: str
@@ -79,7 +78,6 @@ class Picture:
     table: PageTable | None = None
     broad: str = ""
     on_paper: bool = False
-    still: str = ""
 
     @property
     def is_drawn(self) -> bool:
@@ -244,14 +242,6 @@ class Drawings:
 def _name(name: str) -> str:
     """Return a tag or attribute without its namespace."""
     return name.rpartition("}")[2]
-
-
-def animated(figures: Sequence[Figure]) -> tuple[str, str]:
-    """Return the ``data:`` addresses of a GIF of figures, and of its last frame."""
-    from protofl_workbench.plots.figure_files import gif
-
-    moving = base64.b64encode(gif(figures)).decode()
-    return f"data:image/gif;base64,{moving}", _pixels(figures[-1])
 
 
 def _pixels(figure: Figure) -> str:

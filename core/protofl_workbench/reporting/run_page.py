@@ -16,7 +16,7 @@ from protofl_workbench.reporting.further_sections import further_sections
 from protofl_workbench.reporting.group_record import GroupRecord
 from protofl_workbench.reporting.number_formats import NONE, integer, number, percent
 from protofl_workbench.reporting.observation_pictures import observed_section
-from protofl_workbench.reporting.page_parts import Drawings, Page, PageTable, Part, Picture, Section
+from protofl_workbench.reporting.page_parts import Drawings, Page, PageTable, Part, Section
 from protofl_workbench.reporting.run_facts import (
     key_facts,
     remarks,
@@ -45,14 +45,6 @@ OVER_ROUNDS = {
     "lr": "Learning rate",
 }
 """Further figures over rounds, which are shown if they are recorded."""
-
-OVER_COSTS = (
-    ("mb", "Accuracy by traffic", "Bytes that all clients send and receive."),
-    ("virtual", "Accuracy by virtual time", "Seconds of the simulated devices."),
-    ("flops", "Accuracy by computation", "FLOPs of the training of all clients."),
-)
-"""Costs by which accuracy is shown if they are recorded."""
-
 
 _CLIENTS = {
     "classification": "Clients and classes",
@@ -91,7 +83,7 @@ def run_page(run: Run, drawings: Drawings, foot: str) -> Page:
         Section(_CLIENTS[task_name(run.config)], _clients_and_classes(record, pictures)),
         observed_section(record, drawings),
         *further_sections(run),
-        Section("Traffic and time", [*cost_pictures(pictures), _traffic_table(record)]),
+        Section("Traffic", [pictures.traffic(), _traffic_table(record)]),
         deviations_section([run.config]),
         options_section(run.config),
         repeat,
@@ -141,7 +133,6 @@ def _about(name: str, record: GroupRecord) -> str:
 
 def _clients_and_classes(record: GroupRecord, pictures: Pictures) -> list[Part]:
     candidates = [pictures.clients(), pictures.split(record), pictures.confusion(record)]
-    candidates += [pictures.confusions(record), pictures.calibration(record)]
     recall = _last(record, lambda row: row.metrics.get("recall-by-class", {}).get("all"))
     if recall:
         candidates.append(
@@ -175,18 +166,6 @@ def _clients_and_classes(record: GroupRecord, pictures: Pictures) -> list[Part]:
         table = PageTable(title, columns, rows, numbers=frozenset({1}))
         return [*(picture for picture in candidates if picture), table]
     return [picture for picture in candidates if picture]
-
-
-def cost_pictures(pictures: Pictures, *, over: bool = True) -> list[Picture]:
-    """Return pictures of traffic and time.
-
-    Args:
-        pictures: Makes the pictures.
-        over: True to show accuracy by cost too.
-    """
-    result = [pictures.traffic(), pictures.stages()]
-    result += [p for cost in OVER_COSTS if (p := pictures.over_cost(*cost))] if over else []
-    return result
 
 
 def _traffic_table(record: GroupRecord) -> PageTable:

@@ -11,26 +11,19 @@ import numpy as np
 from protofl.data.task_names import STRATA, task_name
 from protofl.errors import UsageError
 from protofl_workbench import plots
-from protofl_workbench.comparing.run_figures import COSTS, figure_named
+from protofl_workbench.comparing.run_figures import figure_named
 from protofl_workbench.comparing.run_groups import Group, with_score_of
 from protofl_workbench.comparing.trial_figures import trial_figure
 from protofl_workbench.comparing.trials import Trial
-from protofl_workbench.plots.bar_charts import bar_chart, stages
-from protofl_workbench.plots.calibration_chart import (
-    calibration,
-    calibration_counts,
-    calibration_error,
-)
+from protofl_workbench.plots.bar_charts import bar_chart
 from protofl_workbench.plots.client_charts import BANDS
 from protofl_workbench.plots.curves import Curve, curve_chart
-from protofl_workbench.plots.matrices import confusion_by_client, confusion_counts, confusions
+from protofl_workbench.plots.matrices import confusion_counts
 from protofl_workbench.reporting import picture_texts
 from protofl_workbench.reporting.group_record import GroupRecord
 from protofl_workbench.reporting.number_formats import (
     NONE,
     amount,
-    duration,
-    integer,
     number,
     percent,
     spread,
@@ -119,35 +112,6 @@ class Pictures:
         caption = "The term ce of the training loss, which all methods have."
         return self.over_rounds(name, "Cross-entropy", caption=caption)
 
-    def over_cost(self, cost: str, title: str, caption: str = "") -> Picture | None:
-        """Return accuracy over the cost of rounds; None if a group has not recorded the cost.
-
-        Args:
-            cost: A name of `protofl_workbench.comparing.run_figures.COSTS`.
-            title: Heading.
-            caption: Text below the picture.
-        """
-        per_round = COSTS[cost].of
-        if any(per_round(row) is None for record in self.records for row in record.rows):
-            return None
-        groups = self.groups_with(lambda trial: trial.has("accuracy"))
-        totals = {g.label: GroupRecord(g).total(lambda r: per_round(r) or 0.0).mean for g in groups}
-        if not totals or not max(totals.values()):
-            return None
-        finals = {g.label: GroupRecord(g).end("final_test_accuracy") for g in groups}
-        ends = {
-            label: f"{percent(final.mean if final else None)} after {number(totals[label], 3)}"
-            for label, final in finals.items()
-        }
-        log = min(totals.values()) > 0 and max(totals.values()) / min(totals.values()) > 20
-        what = self._named(f"test accuracy over {COSTS[cost].title}, at the end of all rounds")
-        return Picture(
-            self._named(title),
-            self._inline(plots.curve, groups, "accuracy", cost, log=log),
-            picture_texts.bars_text(what, ends),
-            caption + (" The axis is logarithmic." if log else ""),
-        )
-
     def terms(self, record: GroupRecord) -> Picture | None:
         """Return the terms of the loss over rounds; None for a single term."""
         if len(record.terms) < 2:
@@ -223,57 +187,6 @@ class Pictures:
             on_paper=True,
         )
 
-    def confusions(self, record: GroupRecord) -> Picture | None:
-        """Return the confusion matrix of each client; None without recorded predictions."""
-        trial = record.group.trials[0]
-        for at in ("last", "best", "validation"):
-            try:
-                each = confusion_by_client(record.run, at, trial.number)
-            except UsageError:  # this round is not recorded
-                continue
-            drawing = self._inline(confusions, record.run, trial.number, at=at)
-            accuracies = {
-                str(client): percent(counts.trace() / counts.sum())
-                for client, counts in each.items()
-            }
-            when = {"last": "last evaluated", "best": "best"}.get(at, "selected")
-            return Picture(
-                "Confusion of each client",
-                drawing,
-                picture_texts.bars_text("accuracy of each client's predictions", accuracies),
-                f"Test samples of each client in the {when} round; rows are true classes, columns "
-                "are predictions. Grey: the client has no samples of the class.",
-                on_paper=True,
-            )
-        return None
-
-    def calibration(self, record: GroupRecord) -> Picture | None:
-        """Return accuracy by confidence in the first trial; None if it is not recorded."""
-        trial = record.group.trials[0]
-        try:
-            counts = calibration_counts(record.run, trial.number)
-        except UsageError:
-            return None
-        rows = [
-            (f"{n / len(counts):.2f} to {(n + 1) / len(counts):.2f}", integer(int(samples)),
-             percent(right / samples), percent(confidence / samples))
-            for n, (samples, confidence, right) in enumerate(counts.tolist())
-            if samples
-        ]  # fmt: skip
-        error = number(calibration_error(counts), 3)
-        return Picture(
-            "Calibration",
-            self._inline(calibration, record.run, trial.number),
-            f"Accuracy of predictions by their confidence; the expected calibration error is "
-            f"{error}. The table has the numbers.",
-            "All test samples at the last evaluation. Bars: accuracy, paler for fewer samples; "
-            "points: mean confidence.",
-            picture_texts.numbers_table(
-                "Calibration", ("confidence", "samples", "accuracy", "mean confidence"), rows
-            ),
-            on_paper=True,
-        )
-
     def by_class(
         self, record: GroupRecord, title: str, series: Mapping[str, Sequence[float | None]],
         axis: str, shown: Callable[[float], str], scale: float = 1.0, caption: str = "",
@@ -338,18 +251,4 @@ class Pictures:
             self._inline(plots.traffic, self._groups),
             picture_texts.bars_text("bytes of all clients in a round, mean over rounds", texts),
             "All clients together, mean over rounds.",
-        )
-
-    def stages(self) -> Picture:
-        """Return the seconds of a round by stage."""
-        texts = {}
-        for record in self.records:
-            parts = ", ".join(f"{stage} {duration(s)}" for stage, s in record.stages.items())
-            total = duration(record.mean(lambda row: row.seconds["total"]))
-            texts[record.group.label] = f"{total} a round ({parts})"
-        return Picture(
-            "Time of a round, by stage",
-            self._inline(stages, self._groups),
-            picture_texts.bars_text("seconds of a round, mean over rounds", texts),
-            "Seconds of parallel hosts are added, so a bar may be longer than the round.",
         )
