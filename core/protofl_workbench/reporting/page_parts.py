@@ -40,7 +40,6 @@ class PageTable:
         columns: Headings; the first column names the rows.
         rows: Cells as text, one for each column.
         numbers: Columns of numbers, which are right-aligned.
-        marked: Highlighted rows.
         sortable: Whether a reader can sort the table.
         folded: Whether the table is closed until a reader opens it.
         words: Columns of long text, which is wrapped.
@@ -50,7 +49,6 @@ class PageTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     numbers: frozenset[int] = frozenset()
-    marked: frozenset[int] = frozenset()
     sortable: bool = False
     folded: bool = False
     words: frozenset[int] = frozenset()
@@ -58,15 +56,13 @@ class PageTable:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture with a description and its numbers.
+    """A picture with a description.
 
     Attributes:
         title: Heading.
         drawing: The SVG, or the ``data:`` address of pixels.
         alternative: Description for readers who do not see the picture.
         caption: Text below the picture.
-        table: The numbers in the picture.
-        broad: The same drawing with double width, for wide screens.
         on_paper: Whether the colours stay on a light background, as for photographs and colour
             scales.
     """
@@ -75,8 +71,6 @@ class Picture:
     drawing: str
     alternative: str
     caption: str = ""
-    table: PageTable | None = None
-    broad: str = ""
     on_paper: bool = False
 
     @property
@@ -96,7 +90,6 @@ class Command:
 
     purpose: str
     text: str
-    folded: bool = False
 
 
 Part = Fact | PageTable | Picture | Command | str
@@ -165,15 +158,21 @@ class Drawings:
         self._numbers = count()
         self._colours: set[str] = set()
 
-    def inline(self, figure: Figure, *, scrolls: bool = True) -> str:
+    def picture(
+        self, title: str, figure: Figure, caption: str, *, on_paper: bool = False
+    ) -> Picture:
+        """Return a figure as a picture whose description is its caption."""
+        return Picture(title, self.inline(figure), f"{title}. {caption}", caption, on_paper)
+
+    def inline(self, figure: Figure) -> str:
         """Return a figure as an SVG element, or as the ``data:`` address of its pixels.
 
         Ids and colours are changed in attributes only, so any text of the figure stays as it is.
+        Wide figures scroll on phones.
 
         Args:
             figure: The figure. Hatches are removed: they would be most of the text, and on a screen
                 colours are enough.
-            scrolls: True to keep a wide figure readable on phones by scrolling.
         """
         from matplotlib.patches import Patch
 
@@ -188,7 +187,7 @@ class Drawings:
         box = root.get("viewBox", "0 0 0 0")
         width = float(box.split()[2])
         root.attrib = {"viewBox": box, "focusable": "false"}
-        if scrolls and width > WIDE:
+        if width > WIDE:
             root.attrib |= {"class": "spread", "style": f"min-width: {0.85 * width:.0f}px"}
         for parent in [*root.iter()]:
             for child in [*parent]:
