@@ -12,7 +12,6 @@ from typer.core import TyperGroup
 
 from protofl_cli import standard_streams
 from protofl_cli.commands import (
-    board,
     check,
     compare,
     evaluate,
@@ -267,7 +266,6 @@ add(app, "plot", plot.plot, USE)
 add(app, "export", export.export, USE)
 add(app, "publish", publish.publish, USE)
 add(app, "verify", verify.verify, USE)
-add(app, "board", board.board, USE)
 add(app, "score", score.score, USE)
 add(app, "evaluate", evaluate.evaluate, USE)
 add(app, "list-plugins", list_plugins.list_plugins, USE)

@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from protofl.system.sources import load_class
     from protofl_workbench import plots
     from protofl_workbench.comparing.compare import compare
-    from protofl_workbench.publishing.board import board
     from protofl_workbench.publishing.publication import publish
     from protofl_workbench.publishing.verification import verify
     from protofl_workbench.recorded.recorded_run import Run, load_run
@@ -93,7 +92,6 @@ _NAMES = {
     "protofl.errors": "ProtoflError UsageError RunFailure",
     # many runs
     "protofl_workbench.comparing.compare": "compare",
-    "protofl_workbench.publishing.board": "board",
     "protofl_workbench.publishing.publication": "publish",
     "protofl_workbench.publishing.verification": "verify",
     "protofl_workbench.reporting.page": "report",
@@ -139,7 +137,6 @@ __all__ = [
     "VariantConfig",
     "__version__",
     "backends",
-    "board",
     "class_rows",
     "compare",
     "datasets",

@@ -137,7 +137,6 @@ TYPES = (
     "protofl_workbench.publishing.verification.Verification",
     "protofl_workbench.publishing.verification.Repeated",
     "protofl_workbench.publishing.layout.Digests",
-    "protofl_workbench.publishing.board.Board",
 )
 """Classes that programs receive and need not import."""
 

@@ -4,8 +4,7 @@
     python docs/_build/site_gallery.py --rounds 2  # shorter runs, into the folder --out
 
 The commands run in a temporary folder, in the order of the page. A file that a command writes with
-``--out`` and that the page shows from ``images/gallery`` is copied there. Pictures of report pages
-are taken in an installed Chromium (the extra ``browser``).
+``--out`` and that the page shows from ``images/gallery`` is copied there.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHOWN = re.compile(rf"\]\({FOLDER}/([\w.-]+)\)")
 FROM_RECORDS = "--no-run"
 """Marks the command whose pictures are made from the records in the repository."""
-REPORTS = {"one-run.png": "one-run.html", "methods.png": "methods.html"}
-"""{picture: the report page that it shows}."""
 
 
 def commands(page: str) -> list[list[str]]:
@@ -47,9 +44,8 @@ def shown(page: str) -> list[str]:
 
 
 def written(typed: Iterable[Sequence[str]]) -> list[str]:
-    """Return the names after ``--out`` of commands, and the pictures of the report pages."""
-    names = [words[words.index("--out") + 1] for words in typed if "--out" in words]
-    return names + [picture for picture, page in REPORTS.items() if page in names]
+    """Return the names after ``--out`` of commands."""
+    return [words[words.index("--out") + 1] for words in typed if "--out" in words]
 
 
 def make(folder: Path, out: Path, rounds: int | None = None) -> list[Path]:
@@ -61,7 +57,7 @@ def make(folder: Path, out: Path, rounds: int | None = None) -> list[Path]:
         rounds: Number of rounds of every run; None for the number on the page.
 
     Returns:
-        The copied files. Pictures of report pages are left out without a browser.
+        The copied files.
 
     Raises:
         RuntimeError: A command failed.
@@ -72,7 +68,6 @@ def make(folder: Path, out: Path, rounds: int | None = None) -> list[Path]:
         type_all(commands(page), rounds)
     finally:
         os.chdir(before)
-    take_pictures(folder)
     out.mkdir(parents=True, exist_ok=True)
     found = [folder / name for name in shown(page) if (folder / name).is_file()]
     for path in found:
@@ -94,26 +89,6 @@ def type_all(typed: Iterable[list[str]], rounds: int | None) -> None:
         done = CliRunner().invoke(app, words)
         if done.exit_code:
             raise RuntimeError(f"protofl {shlex.join(words)}\n{done.output}")
-
-
-def take_pictures(folder: Path) -> None:
-    """Take a picture of the top of each report page, if there is a browser."""
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    browser = next(filter(None, map(shutil.which, names)), None)
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        browser = None
-    if browser is None:
-        print("no picture of report pages: pip install -e '.[browser]', and install Chromium")
-        return
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-        view = chromium.new_page(viewport={"width": 1280, "height": 960}, color_scheme="light")
-        for picture, report in REPORTS.items():
-            view.goto((folder / report).as_uri())
-            view.screenshot(path=folder / picture)
-        chromium.close()
 
 
 if __name__ == "__main__":

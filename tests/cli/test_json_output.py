@@ -201,7 +201,6 @@ CASES = [
     ("publish", "publish runs/local --out published --figures none --force"),
     ("verify", "verify published"),
     ("verify", "verify published --no-run --digest 0123"),
-    ("board", "board published --out board --force"),
 ]
 OF_SATELLITES = [
     ("show", "show leak"),
@@ -238,7 +237,7 @@ def test_output_has_its_schema(name, words, folder, data_dir, root, monkeypatch)
     monkeypatch.setenv("PROTOFL_DATA_DIR", str(data_dir))
     if name == "leak":
         pytest.importorskip("skimage")
-    if name in ("verify", "board") and not Path("published").exists():
+    if name == "verify" and not Path("published").exists():
         pf.publish("runs/local", "published", figures=["none"])
     result = CliRunner().invoke(app, [*words.split(), "--json"])
     assert checked(result, name, root, CODES.get(words, CODES.get(name, 0)))

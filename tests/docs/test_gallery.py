@@ -15,21 +15,15 @@ TYPED = gallery.commands(PAGE)
 
 def test_every_kind_of_figure_is_there():
     assert {words[1] for words in TYPED if words[0] == "plot"} == {*KINDS}
-    assert {words[0] for words in TYPED} >= {"run", "report", "reproduce"}
+    assert {words[0] for words in TYPED} >= {"run", "reproduce"}
 
 
 def test_every_picture_is_written_by_a_command_and_committed():
     shown = gallery.shown(PAGE)
-    assert len(shown) > 20
+    assert len(shown) > 12
     assert {*shown} <= {*gallery.written(TYPED)}
     committed = {path.name for path in (gallery.DOCS / gallery.FOLDER).iterdir()}
     assert committed == {*shown}
-
-
-def test_committed_pages_have_no_path_of_a_machine():
-    for path in (gallery.DOCS / gallery.FOLDER).glob("*.html"):
-        text = path.read_text(encoding="utf-8")
-        assert not any(place in text for place in ("/work/", "/tmp/", "/home/", "/root/")), path
 
 
 @pytest.mark.slow
@@ -39,8 +33,7 @@ def test_the_commands_make_the_files(tmp_path, data_dir, monkeypatch):
     folder.mkdir()
     made = {path.name for path in gallery.make(folder, tmp_path / "made", rounds=2)}
     assert Path.cwd() == tmp_path  # it went back
-    assert made | {*gallery.REPORTS} == {*gallery.shown(PAGE)}
+    assert made == {*gallery.shown(PAGE)}
     for name in made:
         begin = (tmp_path / "made" / name).read_bytes()[:8]
-        kind = {".png": b"\x89PNG", ".gif": b"GIF8", ".html": b"<!doctyp"}[Path(name).suffix]
-        assert begin.startswith(kind), name
+        assert begin.startswith(b"\x89PNG"), name

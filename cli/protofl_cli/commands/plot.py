@@ -10,7 +10,7 @@ import typer
 
 from protofl_cli.options.options import Debug, Label, Order, TrustCode, option
 from protofl_cli.options.overwriting import Force, checked
-from protofl_cli.screens import observed_pictures, render
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,31 +22,27 @@ KINDS = {
     "curve": "figure over rounds, MB, seconds or FLOPs, with bands over trials",
     "bars": "figure of each method with its deviation over trials",
     "differences": "differences to a baseline with intervals, as in protofl compare",
-    "clients": "accuracy of each client: sorted, boxes or points",
+    "clients": "accuracy of each client, from the worst to the best",
     "traffic": "bytes sent and received in a round",
-    "time": "seconds of a round by stage",
-    "confusion": "confusion matrix (of a run with --metrics confusion or --record-predictions "
-    "last), of all clients or of each client (with --record-predictions last)",
-    "calibration": "accuracy by confidence (of a run with --metrics calibration)",
+    "confusion": "confusion matrix (--metrics confusion or --record-predictions last)",
     "split": "samples of each class at each client",
-    **observed_pictures.KINDS,
+    "margins": "margins of clients and server over rounds (--observe prototypes)",
+    "prototypes": "t-SNE of the prototypes of clients and the server (--observe prototypes)",
+    "features": "t-SNE of test features (--observe features)",
+    "images": "generated images by round and class (--observe images)",
 }
 """Kinds of pictures."""
 
+ONE = ("confusion", "split", "margins", "prototypes", "features", "images")
+"""Kinds that show a single run."""
+
 TAKES = {
-    "curve": ("y", "x", "band", "log_x", "target", "y_range"),
+    "curve": ("y", "x", "band", "target"),
     "bars": ("figure",),
     "differences": ("figure", "baseline"),
-    "clients": ("at",),
-    "confusion": ("trial", "as_", "at"),
-    "calibration": ("trial",),
-    "split": ("trial",),
-    **observed_pictures.TAKES,
+    **dict.fromkeys(ONE, ("trial",)),
 }
 """{kind: its own options}."""
-
-ONE = ("confusion", "calibration", "split", *observed_pictures.KINDS)
-"""Kinds that show a single run."""
 
 
 class Naming(NamedTuple):
@@ -65,7 +61,7 @@ def plot(
     ],
     out: Annotated[
         Path | None,
-        option("--out", "FILE", "File: .pdf, .png or .svg; embedding: .gif (default: KIND.png)"),
+        option("--out", "FILE", "File: .pdf, .png or .svg (default: KIND.png)"),
     ] = None,
     y: Annotated[
         str | None,
@@ -84,17 +80,11 @@ def plot(
             "curve: rounds, mb, upload-mb, seconds, flops or virtual (default: rounds)",
         ),
     ] = None,
-    log_x: Annotated[
-        bool | None, typer.Option("--log-x", help="curve: Use a logarithmic x axis.")
-    ] = None,
     band: Annotated[
         str | None, option("--band", "WHAT", "curve: std, range, trials or none (default: std)")
     ] = None,
     target: Annotated[
         float | None, option("--target", "SHARE", "curve: Draw a line at this accuracy: 0.8")
-    ] = None,
-    y_range: Annotated[
-        str | None, option("--y-range", "LOW,HIGH", "curve: Visible part of the y axis: 0.9,0.95")
     ] = None,
     figure: Annotated[
         str | None,
@@ -112,35 +102,8 @@ def plot(
             "differences: Baseline (default: local, then fedavg, otherwise the first)",
         ),
     ] = None,
-    as_: Annotated[
-        str | None,
-        option(
-            "--as",
-            "FORM",
-            "similarity: pearson, spearman or cka; confusion: all or each client (default: the "
-            "first)",
-        ),
-    ] = None,
-    at: Annotated[
-        str | None,
-        option(
-            "--at",
-            "ROUND",
-            "clients: final, best (on test samples) or validation; confusion: last, best or "
-            "validation (default: final or last)",
-        ),
-    ] = None,
     trial: Annotated[
         int | None, option("--trial", "N", "Kinds with a single run: Trial (default: 0)", min=0)
-    ] = None,
-    round_: Annotated[
-        int | None,
-        option(
-            "--round",
-            "N",
-            "margins, similarity, prototypes, features, images: Round (default: the last)",
-            min=1,
-        ),
     ] = None,
     group_by: Annotated[
         list[str] | None,
@@ -156,17 +119,12 @@ def plot(
     width: Annotated[
         str | None,
         option(
-            "--width", "WIDTH", "Width: column (3.3 in), page (6.9 in) or inches (default: column)"
-        ),
-    ] = None,
-    for_: Annotated[
-        str | None,
-        option(
-            "--for",
-            "PAPER",
-            "Width and sizes of letters of a paper: icml-column, icml-text, neurips-text, "
-            "iclr-text, cvpr-column, cvpr-text, eccv-text, ieee-column, ieee-text, acm-column, "
-            "acm-text, aaai-column, aaai-text, jmlr-text or tmlr-text",
+            "--width",
+            "WIDTH",
+            "column (3.3 in), page (6.9 in), inches, or the width and letters of a paper: "
+            "icml-column, icml-text, neurips-text, iclr-text, cvpr-column, cvpr-text, eccv-text, "
+            "ieee-column, ieee-text, acm-column, acm-text, aaai-column, aaai-text, jmlr-text or "
+            "tmlr-text (default: column)",
         ),
     ] = None,
     font: Annotated[str, option("--font", "FONT", "Font: serif or sans")] = "serif",
@@ -177,29 +135,18 @@ def plot(
     """Draw a figure of runs for a paper.
 
     Trials, and runs that differ only in their seeds, are one group with a mean and a band. The
-    kinds confusion and split show a single run, and so do the kinds for runs with --observe:
-    margins, margin-curves, distances, alignment, drift, similarity, prototypes, features, images.
+    kinds confusion, split, margins, prototypes, features and images show a single run.
     """
     arguments = {
-        "y": y, "x": x, "log_x": log_x, "band": band, "target": target,
-        "y_range": None if y_range is None else _range(y_range), "figure": figure,
-        "baseline": baseline, "as_": as_, "at": at, "trial": trial,
-        "round": round_ and round_ - 1,
+        "y": y, "x": x, "band": band, "target": target, "figure": figure, "baseline": baseline,
+        "trial": trial,
     }  # fmt: skip
     options = _options(kind, arguments, bool(group_by or label or order))
-    size, target_file = _width(width, for_), _target(kind, out, force)
+    size, target_file = _width(width), _target(kind, out, force)
     with render.waiting("drawing"):
         from protofl_workbench.comparing.run_groups import runs_in, sound_runs, state_notes
-        from protofl_workbench.plots.figure_files import save, save_animation
+        from protofl_workbench.plots.figure_files import save
 
-        if kind == "embedding":
-            from protofl_workbench.plots.embedding_animation import embedding
-
-            run = _only(kind, [run for folder in runs for run in runs_in(folder)])
-            frames = embedding(run, **options, width=size, font=font)
-            save_animation(frames, target_file)
-            render.line(f"animation: {target_file} ({len(frames)} rounds)")
-            return
         damaged: list[str] = []
         usable = sound_runs((run for folder in runs for run in runs_in(folder)), damaged)
         notes = damaged + state_notes(usable)
@@ -223,10 +170,9 @@ def _options(kind: str, arguments: dict[str, Any], groups: bool) -> dict[str, An
         raise unknown("kind of picture", kind, KINDS, "see protofl plot --help")
     there = {key: value for key, value in arguments.items() if value is not None}
     for key in there.keys() - {*TAKES.get(kind, ())}:
-        flag = "--" + key.rstrip("_").replace("_", "-")
         whose = [name for name, keys in TAKES.items() if key in keys]
         raise UsageError(
-            f"{kind} has no option {flag}", f"it belongs to {' and '.join(whose)}", "leave it out"
+            f"{kind} has no option --{key}", f"it belongs to {' and '.join(whose)}", "leave it out"
         )
     if kind in ONE and groups:
         raise UsageError(
@@ -237,51 +183,28 @@ def _options(kind: str, arguments: dict[str, Any], groups: bool) -> dict[str, An
 
 def _target(kind: str, out: Path | None, force: bool) -> Path:
     """Check the file before any long step."""
-    from protofl_workbench.plots.figure_files import check_is_gif, format_of
+    from protofl_workbench.plots.figure_files import format_of
 
-    path = out or Path(f"{kind}.{'gif' if kind == 'embedding' else 'png'}")
-    (check_is_gif if kind == "embedding" else format_of)(path)
+    path = out or Path(f"{kind}.png")
+    format_of(path)
     return checked("--out", path, force=force)
 
 
-def _width(text: str | None, paper: str | None) -> Any:  # noqa: ANN401 - a word or inches
-    """Return the width of ``--width`` or ``--for``.
+def _width(text: str | None) -> str | float:
+    """Return the width in inches, or its name.
 
     Raises:
-        UsageError: Both are given, the paper is unknown, or the inches are not possible.
+        UsageError: The inches are not possible.
     """
-    from protofl.errors import UsageError, unknown
-    from protofl_workbench.plots.style import PAPERS
-
-    if paper is not None:
-        if text is not None:
-            raise UsageError(
-                f"--for {paper} and --width {text} both set the width", do="leave one of them out"
-            )
-        if paper not in PAPERS:
-            venue = paper.partition("-")[0]
-            known = [name for name in PAPERS if name.startswith(f"{venue}-")] or PAPERS
-            raise unknown("paper of --for", paper, known, "or give the inches: --width 3.4")
-        return paper
-    if text is None:
-        return "column"
-    try:
-        inches = float(text)
-    except ValueError:
-        return text
-    if not 1 <= inches <= 40:
-        raise UsageError(f"--width {text}", "expected 1 to 40 inches, column or page")
-    return inches
-
-
-def _range(text: str) -> tuple[float, float]:
     from protofl.errors import UsageError
 
     try:
-        low, high = map(float, text.split(","))
+        inches = float(text or "column")
     except ValueError:
-        raise UsageError(f"--y-range {text}", "expected LOW,HIGH", "write: 0.9,0.95") from None
-    return low, high
+        return text or "column"
+    if not 1 <= inches <= 40:
+        raise UsageError(f"--width {text}", "expected 1 to 40 inches, column or page")
+    return inches
 
 
 def _draw(
@@ -289,8 +212,8 @@ def _draw(
     runs: Sequence[Run],
     options: dict[str, Any],
     names: Naming,
-    width: Any,  # noqa: ANN401 - a word or inches
-    font: Any,  # noqa: ANN401 - checked where it is used
+    width: str | float,
+    font: str,
     notes: list[str],
 ) -> Figure:
     from protofl_workbench import plots
@@ -299,13 +222,10 @@ def _draw(
         run = _only(kind, runs)
         if kind == "split":
             return plots.split(run, **options)
-        if kind in observed_pictures.KINDS:
-            return observed_pictures.draw(kind, run, options, width, font)
-        if kind == "calibration":
-            from protofl_workbench.plots.calibration_chart import calibration
+        from protofl_workbench.plots.observation_charts import CHARTS
 
-            return calibration(run, **options, width=width, font=font)
-        return _confusion(run, options, width, font)
+        make = plots.confusion if kind == "confusion" else CHARTS[kind]
+        return make(run, **options, width=width, font=font)
     if kind == "differences":
         from protofl_workbench.comparing.compare import compare
 
@@ -315,27 +235,11 @@ def _draw(
         )
         notes += [line for line in comparison.notes if line.startswith(("label: ", "order: "))]
         return plots.differences(comparison, figure, width=width, font=font)
-    from protofl_workbench.plots.bar_charts import stages
-
-    keywords = {"log_x": "log", "at": "when"}
-    asked = {keywords.get(key, key): value for key, value in options.items()}
     draw: dict[str, Callable[..., Figure]] = {
         "curve": plots.curve, "bars": plots.bars, "clients": plots.clients,
-        "traffic": plots.traffic, "time": stages,
+        "traffic": plots.traffic,
     }  # fmt: skip
-    return draw[kind](_groups(runs, names, notes), **asked, width=width, font=font)
-
-
-def _confusion(run: Run, options: dict[str, Any], width: Any, font: Any) -> Figure:  # noqa: ANN401 - as in _draw
-    """Draw the confusion of all clients, or of each."""
-    from protofl.errors import unknown
-    from protofl_workbench.plots.matrices import confusion, confusions
-
-    form = options.pop("as_", "all")
-    if form not in ("all", "each"):
-        raise unknown("form of --as", form, ("all", "each"))
-    draw = confusion if form == "all" else confusions
-    return draw(run, **options, width=width, font=font)
+    return draw[kind](_groups(runs, names, notes), **options, width=width, font=font)
 
 
 def _only(kind: str, runs: Sequence[Run]) -> Run:

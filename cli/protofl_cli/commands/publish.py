@@ -49,7 +49,7 @@ def publish(
         option(
             "--figures",
             "KIND,KIND,…",
-            "curve, bars, differences, clients, traffic, time, split, confusion, calibration, as "
+            "curve, bars, differences, clients, traffic, split, confusion, as "
             "in protofl plot, or none; KIND.pdf and KIND.svg for other formats than .png (default: "
             "those that suit the runs)",
             show_default=False,

@@ -1,8 +1,6 @@
-"""Models of ``publish``, ``verify`` and ``board``."""
+"""Models of ``publish`` and ``verify``."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 from protofl_cli.json.base import Output
 
@@ -85,77 +83,3 @@ class Verified(Output):
     """Files that were not published."""
     digest: str
     """SHA-256 of `SHA256SUMS`."""
-
-
-class BoardRow(Output):
-    """A method in a setting. Figures are means over seeds."""
-
-    method: str
-    """Name of the row: the method, and options if several rows have it."""
-    rank: int | None
-    """Place by the mean rank over clients and seeds; null if the method is not ranked."""
-    groups: str
-    """Letters of the significance groups; methods with a common letter do not differ."""
-    best_group: bool
-    """True for the first method, and for those in a group with it."""
-    seeds: int
-    """Number of seeds."""
-    runs_repeated: str | None
-    """How many of the row's published runs this machine has repeated with `protofl verify`: `1 of
-    3`; null for records of a benchmark."""
-    accuracy: float | None
-    """Test accuracy in the round that counts, as a fraction."""
-    low: float | None
-    """Lower end of the 95 % interval over seeds."""
-    high: float | None
-    """Upper end."""
-    worst: float | None
-    """Accuracy of the worst client."""
-    upload: float | None
-    """Bytes that all clients upload up to the round that counts."""
-    download: float | None
-    """Bytes that they download."""
-    rounds: float | None
-    """The round that counts, from 1."""
-    seconds: float | None
-    """Seconds of a round, on the machine of the run."""
-    mean_rank: float | None
-    """Mean rank over clients and seeds."""
-    badge: str
-    """The badge, relative to the leaderboard."""
-    page: str
-    """The page of the method, relative to the leaderboard."""
-    sources: list[str]
-    """Published folders or records of the row."""
-
-
-class BoardSetting(Output):
-    """A setting: rows that can be compared."""
-
-    name: str
-    """Name."""
-    chosen_round: Literal["validation", "last"]
-    """The round that counts: the best one on validation samples, or the last one."""
-    options: dict[str, object]
-    """Options that all rows share."""
-    blocks: int
-    """Number of pairs of client and seed over which methods are ranked and tested."""
-    rows: list[BoardRow]
-    """Rows, the best mean rank first, then those that are not ranked."""
-    groups: list[list[str]]
-    """Significance groups of two or more methods, in the order of ranks."""
-    refused: dict[str, str]
-    """Methods that do not fit the setting, and why."""
-
-
-class Leaderboard(Output):
-    """A leaderboard: the content of `board.json`."""
-
-    format: int
-    """Version of this form."""
-    title: str
-    """Title of the first page."""
-    settings: list[BoardSetting]
-    """Settings."""
-    notes: list[str]
-    """Parts that are left out, and why."""

@@ -1,4 +1,4 @@
-"""Bar charts: a figure of each group, and the bytes and seconds of a round."""
+"""Bar charts: a figure of each group, and the bytes of a round."""
 
 from __future__ import annotations
 
@@ -131,8 +131,6 @@ def bar_chart(
 
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 
-TOTAL = "the round took"
-
 
 def traffic(
     runs: Runs | Sequence[Group],
@@ -159,54 +157,7 @@ def traffic(
     largest = max(sum(parts.values()) for parts in bytes_by_group.values())
     factor, unit = next(((f, u) for f, u in UNITS if largest >= f), UNITS[-1])
     scaled = {g: {k: v / factor for k, v in parts.items()} for g, parts in bytes_by_group.items()}
-    return _stacked(scaled, f"{unit} a round", (), Style(**style))
-
-
-def stages(
-    runs: Runs | Sequence[Group],
-    *,
-    by: str | Sequence[str] = (),
-    order: str | Sequence[str] = (),
-    **style: Unpack[StyleOptions],
-) -> Figure:
-    """Draw the seconds of a round by stage, as means over all rounds.
-
-    The work of parallel hosts is summed, so a bar may be longer than the round took. A mark shows
-    how long the round took.
-
-    Args:
-        runs: Runs, folders, a mapping of labels to them, or groups.
-        by: Options to group by; default: all options that differ.
-        order: See `protofl.plots.curve`.
-        **style: ``width`` and ``font``, see `bars`.
-    """
-    groups = groups_in(runs, by, order)
-    each = [
-        stage_names
-        for g in groups
-        for t in g.trials
-        for stage_names in t.each(lambda row: [*row.seconds])
-    ]
-    names = [
-        name
-        for name in dict.fromkeys(n for stage_names in each for n in stage_names)
-        if name != "total"
-    ]
-    seconds_by_group = {
-        group.label: {n: _mean(group, lambda r, n=n: r.seconds.get(n, 0)) for n in names}  # type: ignore[misc]
-        for group in groups
-    }
-    longest = max(sum(seconds.values()) for seconds in seconds_by_group.values())
-    visible = [
-        n for n in names if max(seconds[n] for seconds in seconds_by_group.values()) > longest / 60
-    ]
-    shown = {
-        group: {name: seconds[name] for name in visible}
-        | {"other": sum(value for name, value in seconds.items() if name not in visible)}
-        for group, seconds in seconds_by_group.items()
-    }
-    totals = [_mean(group, lambda row: row.seconds["total"]) for group in groups]
-    return _stacked(shown, "seconds a round, summed over hosts", totals, Style(**style))
+    return _stacked(scaled, f"{unit} a round", Style(**style))
 
 
 def _mean(group: Group, read: Callable[[Row], float]) -> float:
@@ -215,15 +166,12 @@ def _mean(group: Group, read: Callable[[Row], float]) -> float:
     return float(np.mean([finite(value) or 0.0 for value in values]))
 
 
-def _stacked(
-    bars: dict[str, dict[str, float]], title: str, marks: Sequence[float], look: Style
-) -> Figure:
-    """Draw a bar for each group with its parts and their sum, and a mark for each group."""
+def _stacked(bars: dict[str, dict[str, float]], title: str, look: Style) -> Figure:
+    """Draw a bar for each group with its parts and their sum."""
     parts = list(next(iter(bars.values())))
     handles: list[Any] = []
-    entries = [*parts, TOTAL] if marks else parts
     names, inches = look.bar_names(list(bars))
-    made, axes = look.canvas(inches + 0.45, entries)
+    made, axes = look.canvas(inches + 0.45, parts)
     ends = np.zeros(len(bars))
     for number, part_name in enumerate(parts):
         lengths = np.array([bar[part_name] for bar in bars.values()])
@@ -235,13 +183,8 @@ def _stacked(
             f"{end:.3g}" if end else "nothing", (end, place), (4, 0), textcoords="offset points",
             va="center_baseline", **look.text(look.small - 0.5),
         )  # fmt: skip
-    if marks:
-        handles += axes.plot(
-            marks, range(len(bars)), linestyle="none", marker="|", markersize=12,
-            markeredgewidth=1.4, color=INK,
-        )  # fmt: skip
-    axes.set_xlim(0, (max([float(ends.max()), *marks]) or 1.0) * 1.13)
+    axes.set_xlim(0, (float(ends.max()) or 1.0) * 1.13)
     name_bars(axes, names)
     axes.set_xlabel(title)
-    look.legend(made, handles, entries)
+    look.legend(made, handles, parts)
     return made

@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from protofl.errors import unknown
 from protofl.system.formatting import shortened
 from protofl_workbench.comparing.run_groups import Group, Runs, with_score_of
-from protofl_workbench.comparing.trial_figures import (
-    ROUNDS,
-    accuracies_by_rank,
-    shares_of,
-)
+from protofl_workbench.comparing.trial_figures import accuracies_by_rank, shares_of
 from protofl_workbench.plots.curves import groups_in
 from protofl_workbench.plots.style import (
     COLOURS,
@@ -42,37 +37,31 @@ Floats = npt.NDArray[np.float64]
 def clients(
     runs: Runs | Sequence[Group],
     *,
-    when: str = "final",
     by: str | Sequence[str] = (),
     order: str | Sequence[str] = (),
     **style: Unpack[StyleOptions],
 ) -> Figure:
-    """Draw the accuracy of each client: a curve for each group, the worst client on the left.
+    """Draw the final accuracy of each client: a curve for each group, the worst client on the left.
 
     Clients are ranked within each trial. The curve is the mean over trials, with the deviation if
     there are at most six groups.
 
     Args:
         runs: Runs, folders, a mapping of labels to them, or groups.
-        when: ``final``, the last round; ``best``, the one with the best test accuracy;
-            ``validation``, the one with the best validation accuracy.
         by: Options to group by; default: all options that differ.
         order: See `protofl.plots.curve`.
         **style: ``width``: ``column``, ``page`` or inches; ``font``: ``serif`` or ``sans``.
 
     Raises:
-        UsageError: A run has not recorded the accuracies (it has more than 1,000 clients), or a
-            name is unknown.
+        UsageError: A run has not recorded the accuracies: it has more than 1,000 clients.
     """
-    if when not in ROUNDS:
-        raise unknown("round", when, ROUNDS)
     look, groups = Style(**style), groups_in(runs, by, order)
     places = [n if group.place is None else group.place for n, group in enumerate(groups)]
     trials = {g.label: [trial for trial in g.trials if trial.rows] for g in groups}
     labels = list(trials) if len(trials) > 1 else []
     made, axes = look.canvas(look.height, labels)
     axes.set_ylabel(with_score_of("test accuracy (%)", groups))
-    ranked = [accuracies_by_rank(group_trials, when) * 100 for group_trials in trials.values()]
+    ranked = [accuracies_by_rank(group_trials) * 100 for group_trials in trials.values()]
     _draw_sorted(axes, ranked, places)
     axes.set_xlabel(with_score_of("clients by accuracy (%)", groups))
     if labels:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Unpack
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from protofl.errors import UsageError, unknown
+from protofl.errors import unknown
 from protofl_workbench.comparing.run_figures import COSTS, figure_named
 from protofl_workbench.comparing.run_groups import (
     Group,
@@ -60,9 +59,7 @@ def curve(
     by: str | Sequence[str] = (),
     order: str | Sequence[str] = (),
     band: str = "std",
-    log: bool = False,
     target: float | None = None,
-    y_range: tuple[float, float] | None = None,
     **style: Unpack[StyleOptions],
 ) -> Figure:
     """Draw a figure of runs over rounds or over the cost of rounds.
@@ -76,9 +73,7 @@ def curve(
         order: Groups in the order in which they are shown and have their colours, see `groups_in`.
         band: Around the mean of the trials: ``std``, the population standard deviation;
             ``range``, from minimum to maximum; ``trials``, each trial as a line; or ``none``.
-        log: Use a logarithmic x axis.
         target: A value of y at which a line is drawn; for an accuracy a share, 0.8.
-        y_range: The visible part of y; for an accuracy shares, (0.9, 0.95).
         **style: ``width``: ``column`` (3.3 in), ``page`` (6.9 in) or inches; ``font``: ``serif``
             or ``sans``.
 
@@ -88,7 +83,7 @@ def curve(
         trials. Labels name the data if it differs. Losses that were never finite are left out.
 
     Raises:
-        UsageError: A figure or cost is not recorded, a name is unknown, or y_range is empty.
+        UsageError: A figure or cost is not recorded, a name is unknown.
     """
     figure = figure_named(y)
     groups = groups_in(runs, by, order)
@@ -101,9 +96,7 @@ def curve(
         scale=figure.scale,
         whole=x == "rounds",
         band=band,
-        log=log,
         target=target,
-        y_range=y_range,
         **style,
     )
 
@@ -116,9 +109,7 @@ def curve_chart(
     scale: float = 1.0,
     whole: bool = False,
     band: str = "std",
-    log: bool = False,
     target: float | None = None,
-    y_range: tuple[float, float] | None = None,
     **style: Unpack[StyleOptions],
 ) -> Figure:
     """Draw curves of given numbers.
@@ -130,21 +121,16 @@ def curve_chart(
         scale: Factor with which values are shown.
         whole: True if x has integers.
         band: See `curve`.
-        log: Use a logarithmic x axis.
         target: A value at which a line is drawn.
-        y_range: The visible part of y.
         **style: ``width`` and ``font``, see `curve`.
 
     Raises:
-        UsageError: The band, width or font is unknown, or y_range is empty.
+        UsageError: The band, width or font is unknown.
     """
     from matplotlib.ticker import MaxNLocator
 
     if band not in BANDS:
         raise unknown("band", band, BANDS)
-    if y_range is not None and not -math.inf < y_range[0] < y_range[1] < math.inf:
-        text = "{:g},{:g}".format(*y_range)
-        raise UsageError(f"--y-range {text}: there is nothing between", do="write LOW,HIGH")
     look = Style(**style)
     labels = list(curves) if len(curves) > 1 else []
     made, axes = look.canvas(look.height, labels)
@@ -154,13 +140,9 @@ def curve_chart(
     ]
     if target is not None:
         axes.axhline(target * scale, color=INK, linewidth=0.6, linestyle=":")
-    if y_range is not None:
-        axes.set_ylim(y_range[0] * scale, y_range[1] * scale)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    if log:
-        axes.set_xscale("log")
-    elif whole:
+    if whole:
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
     else:
         axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 5), useMathText=True)

@@ -6,7 +6,7 @@ import io
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,53 +46,6 @@ def save(figure: Figure, path: str | Path, *, transparent: bool = False) -> None
     """
     path = Path(path)
     write_output(path, drawn(figure, format_of(path), transparent=transparent))
-
-
-def save_animation(figures: Sequence[Figure], path: str | Path, *, seconds: float = 0.8) -> None:
-    """Write figures as frames of a GIF that starts again at its end.
-
-    Args:
-        figures: The frames, of one size.
-        path: The file, NAME.gif, which is replaced if it exists.
-        seconds: Time of a frame; the last one stays twice as long.
-
-    Raises:
-        UsageError: The name has another ending, or the file cannot be written.
-    """
-    path = Path(path)
-    check_is_gif(path)
-    write_output(path, gif(figures, seconds=seconds))
-
-
-def check_is_gif(path: Path) -> None:
-    """Check the name of the file of an animation.
-
-    Raises:
-        UsageError: It does not end in .gif.
-    """
-    if path.suffix.lower() != ".gif":
-        raise UsageError(f"{path}: an animation is a GIF", do="give a name that ends in .gif")
-
-
-def gif(figures: Sequence[Figure], *, seconds: float = 0.8) -> bytes:
-    """Return the bytes of a GIF, see `save_animation`."""
-    from PIL import Image  # comes with matplotlib
-
-    frames = [
-        Image.open(io.BytesIO(drawn(figure, "png", transparent=False))).convert("RGB")
-        for figure in figures
-    ]
-    shown = [frame.quantize(128, dither=Image.Dither.NONE) for frame in frames]
-    buffer, each = io.BytesIO(), int(1000 * seconds)
-    shown[0].save(
-        buffer,
-        format="GIF",
-        save_all=True,
-        append_images=shown[1:],
-        duration=[each] * (len(shown) - 1) + [2 * each],
-        loop=0,
-    )
-    return buffer.getvalue()
 
 
 def format_of(path: Path) -> str:

@@ -1,6 +1,5 @@
-"""Results to share: published folders, their verification, and leaderboards.
+"""Results to share: published folders and their verification.
 
-Imports: comparing, errors, federation, hooks, plots, recorded, records, reporting, reproductions,
-runs, system.
+Imports: comparing, errors, federation, hooks, plots, recorded, records, reporting, runs, system.
 Start with ``publication.py`` (`protofl.publish`).
 """

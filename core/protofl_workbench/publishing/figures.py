@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from protofl.errors import UsageError, unknown
 from protofl_workbench import plots
-from protofl_workbench.plots.bar_charts import stages
-from protofl_workbench.plots.calibration_chart import calibration
 from protofl_workbench.plots.figure_files import FORMATS
 from protofl_workbench.recorded.recorded_run import Run
 
@@ -23,14 +21,12 @@ OF_RUNS: dict[str, Callable[[Sequence[Run]], Figure]] = {
     "differences": lambda runs: plots.differences(runs),
     "clients": lambda runs: plots.clients(runs),
     "traffic": lambda runs: plots.traffic(runs),
-    "time": lambda runs: stages(runs),
 }
 """Figures of all runs together."""
 
 OF_ONE: dict[str, Callable[[Run], Figure]] = {
     "split": lambda run: plots.split(run),
     "confusion": lambda run: plots.confusion(run),
-    "calibration": lambda run: calibration(run),
 }
 """Figures of one run; each run has its own."""
 

@@ -55,51 +55,10 @@ class Paper:
         """The plugins of the paper, as ``KIND/NAME``."""
         return tuple(name.strip() for name in self.fields.get(FIELD, "").split(",") if name.strip())
 
-    @property
-    def title(self) -> str:
-        """The title as plain text."""
-        return plain(self.fields.get("title", self.key))
-
-    @property
-    def authors(self) -> tuple[str, ...]:
-        """The authors as plain text, ``FIRST LAST``; without ``others``."""
-        names = re.split(r"\s+and\s+", self.fields.get("author", ""))
-        return tuple(_name(name) for name in names if name and name != "others")
-
-    @property
-    def address(self) -> str:
-        """The address of the paper: its DOI, its page on arXiv, or its URL; empty for none."""
-        if doi := self.fields.get("doi"):
-            return f"https://doi.org/{doi}"
-        if self.fields.get("archiveprefix", "").lower() == "arxiv" and "eprint" in self.fields:
-            return f"https://arxiv.org/abs/{self.fields['eprint']}"
-        return self.fields.get("url", "")
-
     def text(self) -> str:
         """Return the entry as BibTeX, without the plugins."""
         fields = [f"  {name} = {{{value}}}" for name, value in self.fields.items() if name != FIELD]
         return f"@{self.kind}{{{self.key},\n" + ",\n".join(fields) + "\n}\n"
-
-
-def _name(text: str) -> str:
-    """Return ``FIRST LAST`` of ``LAST, FIRST``."""
-    last, comma, first = text.partition(",")
-    return plain(f"{first.strip()} {last.strip()}" if comma else last.strip())
-
-
-def plain(text: str) -> str:
-    """Return the plain text of a BibTeX value: accents become letters, braces disappear."""
-    text = re.sub(r"\\([\"'`^~])\{?(\w)\}?", lambda m: _accented(m[2], _ACCENTS[m[1]]), text)
-    return re.sub(r"\s+", " ", text.replace("{", "").replace("}", "").replace("--", "–")).strip()
-
-
-_ACCENTS = {'"': "\u0308", "'": "\u0301", "`": "\u0300", "^": "\u0302", "~": "\u0303"}
-
-
-def _accented(letter: str, combining: str) -> str:
-    import unicodedata
-
-    return unicodedata.normalize("NFC", letter + combining)
 
 
 # --- reading BibTeX -------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from protofl.records.layout import CONFIG, PARTITION
 from protofl.runs.python_api import run_named
 from protofl.runs.results.identity import file_digests
 from protofl.system.consent import check_recorded
-from protofl.system.files.atomic import default_data_dir, parse_json, regular_file, write_json
+from protofl.system.files.atomic import parse_json, write_json
 from protofl.system.files.home import expand_user
 from protofl.system.formatting import count
 from protofl.system.machine import recorded_facts
@@ -222,36 +221,7 @@ def verify(
     if rounds is not None:
         options |= {"rounds": min(rounds, int(options["rounds"])), "trials": 1}
     repeated = _repeat(path, about, options, tolerance, data_dir, follow)
-    if repeated.confirmed:
-        _remember(digests.digest, repeated)
     return Verification(path, digests, repeated, values, unchecked)
-
-
-def repeated_here(digest: str) -> dict[str, str]:
-    """Return {run: outcome} of the runs of a publication that this machine has repeated.
-
-    Args:
-        digest: The digest of the publication.
-    """
-    with suppress(OSError, ValueError, AttributeError):
-        known = parse_json(regular_file(_memory()).read_bytes()).get(digest, {})
-        return {str(name): str(outcome) for name, outcome in known.items()}
-    return {}
-
-
-def _remember(digest: str, repeated: Repeated) -> None:
-    """Record a repeated run for `repeated_here`, outside the published folder."""
-    known: dict[str, Any] = {}
-    with suppress(OSError, ValueError):
-        known = parse_json(regular_file(_memory()).read_bytes())
-    with suppress(OSError):
-        _memory().parent.mkdir(parents=True, exist_ok=True)
-        now = {**repeated_here(digest), repeated.name: repeated.outcome}
-        write_json(_memory(), {**(known if isinstance(known, dict) else {}), digest: now})
-
-
-def _memory() -> Path:
-    return expand_user(default_data_dir()) / "verified.json"
 
 
 def _options(

@@ -2,6 +2,6 @@
 
 ``monitor.py`` follows runs that go on, and ``removal.py`` removes runs.
 
-Imports: data, errors, federation, functional, hooks, records, system.
+Imports: data, errors, federation, hooks, records, system.
 Start with ``recorded_run.py`` (`protofl.load_run`), then ``scorer.py``.
 """

@@ -12,23 +12,16 @@ from typing import Any
 from protofl.errors import ProtoflError
 from protofl.hooks.discovery.registry import Registry
 from protofl.system.files.home import expand_user
-from protofl.system.options.parsing import as_typed, options_in
+from protofl.system.options.parsing import options_in
 from protofl.system.options.plugin_options import Config, VariantConfig, option_names
 from protofl.system.options.table import (
     CHOOSING,
     OPTIONS,
-    flag_of,
-    is_repeatable,
-    reads_text,
     usual_values,
 )
 from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reporting.number_formats import NONE, count, listed, option_value
 from protofl_workbench.reporting.page_parts import Command, PageTable, Section
-
-WIDTH = 78
-"""Width of a command line."""
-
 
 # --- options --------------------------------------------------------------------------------------
 
@@ -202,67 +195,7 @@ def commands(run: Run) -> list[Command]:
     if not run.finished:
         text = f"protofl run --resume --out {folder}"
         result.append(Command("Resume the run, if no process is using it", text))
-    text = command_line(run.config)
-    return [*result, Command("Repeat the run without its folder: all options", text, folded=True)]
-
-
-def command_line(config: Mapping[str, Any]) -> str:
-    """Return the command line with every option of a ``config.json``.
-
-    Args:
-        config: Content of the file.
-
-    Returns:
-        Lines for a shell; all but the last end with a backslash.
-    """
-    lines = ["protofl run"]
-    for word in [shlex.quote(str(config["method"])), *_words(as_typed(options_in(config)))]:
-        if len(lines[-1]) + len(word) < WIDTH:
-            lines[-1] += f" {word}"
-        else:
-            lines[-1] += " \\"
-            lines.append(f"    {word}")
-    return "\n".join(lines)
-
-
-def _words(values: Mapping[str, Any]) -> Iterator[str]:
-    """Return options with their values; options of plugins are last."""
-    for name, value in values.items():
-        if name in ("method", "options", "data_dir") or name not in OPTIONS:
-            continue
-        flag = flag_of(name)
-        if isinstance(value, bool) and reads_text(name):
-            yield f"{flag} {str(value).lower()}"
-        elif name == "dry_run" and value:
-            continue  # the command line has no word for it
-        elif isinstance(value, bool):
-            yield flag if value else flag.replace("--", "--no-", 1)
-        elif isinstance(value, Mapping):
-            for key, one in value.items():
-                # The place of a class follows its kind.
-                pair = f"{key.partition('/')[0]}/{one}" if name == "classes" else None
-                yield f"{flag} {shlex.quote(pair or f'{key}={option_value(one)}')}"
-        elif isinstance(value, list) and not is_repeatable(name):
-            yield from [f"{flag} {shlex.quote(','.join(map(str, value)))}"] if value else []
-        elif isinstance(value, list):
-            yield from [f"{flag} {shlex.quote(option_value(one))}" for one in value]
-        elif value == 0 and name in ("checkpoint_every", "public"):
-            yield f"{flag} {'off' if name == 'checkpoint_every' else 'none'}"
-        elif value is not None:
-            yield f"{flag} {shlex.quote(_exact(value))}"
-    for owner, options in values.get("options", {}).items():
-        for key, value in options.items():
-            if not isinstance(value, Mapping):
-                yield f"--set {shlex.quote(f'{owner}.{key}={_exact(value)}')}"
-
-
-def _exact(value: Any) -> str:  # noqa: ANN401 - options are of many types
-    """Return a value as users write it; a number has all its digits."""
-    if isinstance(value, float):
-        return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(_exact, value))
-    return option_value(value)
+    return result
 
 
 def shell_path(path: Path) -> str:

@@ -21,14 +21,6 @@ def percent(share: float | None, digits: int = 1) -> str:
     return NONE if share is None or not math.isfinite(share) else f"{100 * share:.{digits}f}{WIDE}%"
 
 
-def points(share: float) -> str:
-    """Return a difference of shares in percentage points, with its sign."""
-    if not math.isfinite(share):
-        return NONE
-    sign = "−" if round(100 * share, 1) < 0 else "+"
-    return f"{sign}{abs(100 * share):.1f}"
-
-
 def spread(mean: float | None, std: float | None) -> str:
     """Return a mean with its deviation, if there is one: ``93.1 ± 0.4 %``."""
     if mean is None or std is None or not math.isfinite(mean + std):

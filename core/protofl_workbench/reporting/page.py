@@ -38,7 +38,7 @@ from protofl_workbench.reproductions.reproduction_texts import headings, lines_o
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from protofl_workbench.reproductions.reproduction_result import ReproductionResult
+    from protofl_workbench.reproductions.reproduction_result import CellResult, ReproductionResult
 
 
 KINDS = {Fact: "fact", PageTable: "table", Picture: "picture", Command: "command", str: "text"}
@@ -164,10 +164,6 @@ def _groups(parts: Iterable[Part]) -> list[tuple[str, list[Part]]]:
     """Return consecutive parts of one kind together, with the name of the kind."""
     runs = groupby(parts, key=lambda part: KINDS[str if isinstance(part, str) else type(part)])
     return [(kind, list(group)) for kind, group in runs]
-
-
-if TYPE_CHECKING:
-    from protofl_workbench.reproductions.reproduction_result import CellResult, ReproductionResult
 
 
 def reproduction_page(

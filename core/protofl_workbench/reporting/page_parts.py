@@ -20,22 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Link(str):
-    """A text that leads to another page: a cell of a table, a paragraph, or the value of a fact.
-
-    Attributes:
-        address: Where it leads, relative to the page or absolute.
-    """
-
-    address: str
-
-    def __new__(cls, text: str, address: str) -> Link:
-        """Return the text with its address."""
-        link = super().__new__(cls, text)
-        link.address = address
-        return link
-
-
 @dataclass(frozen=True)
 class Fact:
     """A key figure with a short explanation."""
@@ -56,7 +40,6 @@ class PageTable:
         columns: Headings; the first column names the rows.
         rows: Cells as text, one for each column.
         numbers: Columns of numbers, which are right-aligned.
-        marked: Highlighted rows.
         sortable: Whether a reader can sort the table.
         folded: Whether the table is closed until a reader opens it.
         words: Columns of long text, which is wrapped.
@@ -66,7 +49,6 @@ class PageTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     numbers: frozenset[int] = frozenset()
-    marked: frozenset[int] = frozenset()
     sortable: bool = False
     folded: bool = False
     words: frozenset[int] = frozenset()
@@ -74,28 +56,22 @@ class PageTable:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture with a description and its numbers.
+    """A picture with a description.
 
     Attributes:
         title: Heading.
         drawing: The SVG, or the ``data:`` address of pixels.
         alternative: Description for readers who do not see the picture.
         caption: Text below the picture.
-        table: The numbers in the picture.
-        broad: The same drawing with double width, for wide screens.
         on_paper: Whether the colours stay on a light background, as for photographs and colour
             scales.
-        still: Pixels to show instead of an animation, if a reader asks for less motion.
     """
 
     title: str
     drawing: str
     alternative: str
     caption: str = ""
-    table: PageTable | None = None
-    broad: str = ""
     on_paper: bool = False
-    still: str = ""
 
     @property
     def is_drawn(self) -> bool:
@@ -114,11 +90,10 @@ class Command:
 
     purpose: str
     text: str
-    folded: bool = False
 
 
 Part = Fact | PageTable | Picture | Command | str
-"""A string is a paragraph; a `Link` is one that leads elsewhere."""
+"""A string is a paragraph."""
 
 
 @dataclass
@@ -153,7 +128,6 @@ class Page:
         facts: Key figures.
         sections: Sections.
         foot: Last line.
-        above: The page to which this one belongs; None for a page of its own.
     """
 
     title: str
@@ -163,7 +137,6 @@ class Page:
     facts: list[Fact]
     sections: list[Section]
     foot: str
-    above: Link | None = None
 
 
 LARGEST = 200_000
@@ -185,15 +158,21 @@ class Drawings:
         self._numbers = count()
         self._colours: set[str] = set()
 
-    def inline(self, figure: Figure, *, scrolls: bool = True) -> str:
+    def picture(
+        self, title: str, figure: Figure, caption: str, *, on_paper: bool = False
+    ) -> Picture:
+        """Return a figure as a picture whose description is its caption."""
+        return Picture(title, self.inline(figure), f"{title}. {caption}", caption, on_paper)
+
+    def inline(self, figure: Figure) -> str:
         """Return a figure as an SVG element, or as the ``data:`` address of its pixels.
 
         Ids and colours are changed in attributes only, so any text of the figure stays as it is.
+        Wide figures scroll on phones.
 
         Args:
             figure: The figure. Hatches are removed: they would be most of the text, and on a screen
                 colours are enough.
-            scrolls: True to keep a wide figure readable on phones by scrolling.
         """
         from matplotlib.patches import Patch
 
@@ -208,7 +187,7 @@ class Drawings:
         box = root.get("viewBox", "0 0 0 0")
         width = float(box.split()[2])
         root.attrib = {"viewBox": box, "focusable": "false"}
-        if scrolls and width > WIDE:
+        if width > WIDE:
             root.attrib |= {"class": "spread", "style": f"min-width: {0.85 * width:.0f}px"}
         for parent in [*root.iter()]:
             for child in [*parent]:
@@ -262,14 +241,6 @@ class Drawings:
 def _name(name: str) -> str:
     """Return a tag or attribute without its namespace."""
     return name.rpartition("}")[2]
-
-
-def animated(figures: Sequence[Figure]) -> tuple[str, str]:
-    """Return the ``data:`` addresses of a GIF of figures, and of its last frame."""
-    from protofl_workbench.plots.figure_files import gif
-
-    moving = base64.b64encode(gif(figures)).decode()
-    return f"data:image/gif;base64,{moving}", _pixels(figures[-1])
 
 
 def _pixels(figure: Figure) -> str:

@@ -3,63 +3,71 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
-from protofl.data.task_names import task_name
+import numpy as np
+
+from protofl.data.task_names import STRATA, score_name, task_name
+from protofl.errors import TooLittle, UsageError
 from protofl.records.row import Row
+from protofl_workbench import plots
 from protofl_workbench.comparing.run_groups import Group, divergence, progress, with_score_of
 from protofl_workbench.comparing.run_labels import data_name
-from protofl_workbench.comparing.trials import accuracies_by_architecture, trials_of
+from protofl_workbench.comparing.trials import Trial, accuracies_by_architecture, trials_of
+from protofl_workbench.plots.curves import Curve, curve_chart
+from protofl_workbench.plots.observation_charts import CHARTS
 from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reporting.configuration import commands, deviations_section, options_section
 from protofl_workbench.reporting.further_sections import further_sections
-from protofl_workbench.reporting.group_record import GroupRecord
 from protofl_workbench.reporting.number_formats import NONE, integer, percent
-from protofl_workbench.reporting.observation_pictures import observed_section
 from protofl_workbench.reporting.page_parts import Drawings, Page, PageTable, Part, Picture, Section
 from protofl_workbench.reporting.run_facts import (
     key_facts,
     remarks,
+    split_of,
     summary_sentence,
     versions_table,
 )
-from protofl_workbench.reporting.run_pictures import Pictures
 
 OVER_ROUNDS = {
+    "accuracy": "Test accuracy",
+    "loss": "Training loss",
     "validation-accuracy": "Validation accuracy",
-    "train-accuracy": "Training accuracy",
-    "global-accuracy": "Accuracy on all classes alike",
     "server-accuracy": "Accuracy of the server's model",
     "honest-accuracy": "Accuracy of honest clients",
     "unseen-accuracy": "Accuracy of unseen clients",
-    "std": "Deviation over clients",
     "perplexity": "Perplexity (lower is better)",
     "macro-f1": "Macro F1",
-    "balanced-accuracy": "Balanced accuracy",
     "map": "Mean average precision",
-    "label-f1": "Macro F1 over labels",
     "mae": "Mean absolute error",
-    "auc": "Area under the ROC curve",
-    "ece": "Calibration error",
-    "margin": "Prototype margin",
-    "lr": "Learning rate",
 }
-"""Further figures over rounds, which are shown if they are recorded."""
+"""Figures over rounds, which are shown if they are recorded."""
 
-OVER_COSTS = (
-    ("mb", "Accuracy by traffic", "Bytes that all clients send and receive."),
-    ("virtual", "Accuracy by virtual time", "Seconds of the simulated devices."),
-    ("flops", "Accuracy by computation", "FLOPs of the training of all clients."),
-)
-"""Costs by which accuracy is shown if they are recorded."""
-
-
-_CLIENTS = {
-    "classification": "Clients and classes",
-    "multilabel": "Clients and labels",
-    "regression": "Clients",
-    "language-model": "Clients",
+OBSERVED = {
+    "margins": (
+        "prototypes",
+        "Margins over rounds",
+        "The largest margin of the clients and the server's margin, as means over classes.",
+    ),
+    "prototypes": (
+        "prototypes",
+        "Prototypes in the plane",
+        "t-SNE in the last observed round. Circles are clients' prototypes, triangles the "
+        "server's, colours are classes. Distances between groups and their sizes have no meaning.",
+    ),
+    "features": (
+        "features",
+        "Features of test samples",
+        "t-SNE of the features of all clients in the last observed round; colours are classes.",
+    ),
+    "images": (
+        "images",
+        "Generated images",
+        "Images of the server, one for each class, by rounds.",
+    ),
 }
+"""{chart: the observation that it needs, title and caption}."""
 
 
 def run_page(run: Run, drawings: Drawings, foot: str) -> Page:
@@ -83,21 +91,20 @@ def run_page(run: Run, drawings: Drawings, foot: str) -> Page:
     )
     if not trials:
         return page
-    record = GroupRecord(Group(run.name, trials))
-    pictures = Pictures([record], drawings)
+    group = Group(run.name, trials)
     repeat.parts.append(versions_table(run))
     sections = [
-        _learning(record, pictures),
-        Section(_CLIENTS[task_name(run.config)], _clients_and_classes(record, pictures)),
-        observed_section(record, drawings),
+        Section("Learning", [*_curves(group, drawings), *remarks(group)]),
+        Section("Clients", [*_clients(group, drawings)]),
+        Section("Observations", [*_observations(run, drawings)]),
         *further_sections(run),
-        Section("Traffic and time", [*cost_pictures(pictures), _traffic_table(record)]),
+        Section("Traffic", [_traffic_table(group)]),
         deviations_section([run.config]),
         options_section(run.config),
         repeat,
     ]
     warning = f"{run.problem}: do not trust the figures below. " if run.problem else ""
-    page.lead, page.facts = warning + summary_sentence(record), list(key_facts(record))
+    page.lead, page.facts = warning + summary_sentence(group), list(key_facts(group))
     page.sections = [section for section in sections if section]
     return page
 
@@ -107,74 +114,101 @@ def run_state(run: Run) -> str:
     return ", ".join(filter(None, (progress(run), divergence(run))))
 
 
-def _learning(record: GroupRecord, pictures: Pictures) -> Section:
-    guess = record.end("majority_accuracy")
-    caption = "Mean over trials; the band is one standard deviation." * (len(record.ends) > 1)
-    caption += f" Dotted: the majority guess, {percent(guess.mean)}." if guess else ""
-    candidates: list[Part | None] = [
-        pictures.over_rounds(
-            "accuracy", "Test accuracy", caption=caption.strip(), wide=True,
-            target=guess.mean if guess else None,
-        ),
-        pictures.over_rounds("loss", "Training loss", caption="Weighted, over a round's samples."),
-        pictures.terms(record),
-        *(
-            pictures.over_rounds(name, title, caption=_about(name, record))
-            for name, title in OVER_ROUNDS.items()
-        ),
-    ]  # fmt: skip
-    return Section("Learning", [*(picture for picture in candidates if picture), *remarks(record)])
+def groups_with(groups: Iterable[Group], has: Callable[[Trial], bool]) -> list[Group]:
+    """Return the groups with those of their trials that have something recorded."""
+    found = [replace(group, trials=tuple(filter(has, group.trials))) for group in groups]
+    return [group for group in found if group.trials]
 
 
-def _about(name: str, record: GroupRecord) -> str:
-    """Describe the samples of global accuracy; empty for other figures."""
-    if name != "global-accuracy":
-        return ""
-    counts = sorted(
-        {int(n) for row in record.rows if (n := row.measures.get("global_samples_per_class"))}
-    )
-    if not counts:
-        return ""
-    span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"Each client's model on {span} test samples of each class, from all clients."
+def has_clients(trial: Trial) -> bool:
+    """Return True if a trial has recorded the accuracy of each client."""
+    return any(row.client_accuracies for row in trial.rows)
 
 
-def _clients_and_classes(record: GroupRecord, pictures: Pictures) -> list[Part]:
-    candidates = [pictures.clients(), pictures.split(record), pictures.confusion(record)]
-    candidates += [pictures.confusions(record), pictures.calibration(record)]
-    recall = _last(record, lambda row: row.metrics.get("recall-by-class", {}).get("all"))
-    if recall:
-        candidates.append(
-            pictures.by_class(
-                record, "Recall of each class", {"recall": recall}, "recall (%)", percent, 100.0,
-                "Test samples of all clients at the last evaluation, mean over trials.",
+def _curves(group: Group, drawings: Drawings) -> Iterator[Picture]:
+    """Yield the recorded figures over rounds, and the terms of the loss."""
+    over = "over rounds, mean over trials; the band is one standard deviation"
+    for name, title in OVER_ROUNDS.items():
+        if there := groups_with([group], lambda trial, name=name: trial.has(name)):
+            caption = f"{title} {over}." if len(group.trials) > 1 else f"{title} over rounds."
+            figure = plots.curve(there, name, font="sans")
+            yield drawings.picture(with_score_of(title, [group]), figure, caption)
+    rows = [row for trial in group.complete for row in trial.rows]
+    terms = dict.fromkeys(name for row in rows for name in row.loss_terms)
+    curves = {}
+    for name in terms if len(terms) > 1 else ():
+        values: dict[int, list[float]] = {}
+        for row in rows:
+            if (value := row.loss_terms.get(name)) is not None:
+                values.setdefault(row.round, []).append(value)
+        if values:
+            rounds = sorted(values)
+            means = [statistics.fmean(values[number]) for number in rounds]
+            curves[name] = Curve(np.array(rounds, np.float64) + 1, np.array([means]))
+    if curves:
+        figure = curve_chart(curves, "weighted loss", "rounds", whole=True, font="sans")
+        caption = "Weighted terms, averaged over the samples of a round; their sum is the loss."
+        yield drawings.picture("Terms of the loss", figure, caption)
+
+
+def _clients(group: Group, drawings: Drawings) -> Iterator[Part]:
+    """Yield the clients' accuracies, the split, the confusion matrix and the clients as a table."""
+    run, trial, split = group.runs[0], group.trials[0].number, split_of(group)
+    score = score_name(run.config)
+    if there := groups_with([group], has_clients):
+        caption = f"The last evaluation; clients in the order of their {score}, the worst first."
+        figure = plots.clients(there, font="sans")
+        yield drawings.picture(with_score_of("Accuracy of each client", [group]), figure, caption)
+    _, strata = STRATA[task_name(run.config)]
+    if split is not None and len(split.train_counts):
+        caption = "Training and test samples of the first trial; a bubble's area is their number."
+        yield drawings.picture(f"Samples of {strata} at clients", plots.split(run, trial), caption)
+        try:
+            figure = plots.confusion(run, trial, font="sans")
+        except UsageError:  # it is not recorded
+            pass
+        else:
+            caption = "Test samples of all clients at the last evaluation, in % of each true class."
+            yield drawings.picture("Confusion matrix", figure, caption, on_paper=True)
+        if accuracies := run.accuracies.get(trial):
+            rows = []
+            for client, accuracy in sorted(accuracies.items(), key=lambda item: item[1]):
+                train, test = split.train_counts[client], split.test_counts[client]
+                held = str(int((train + test > 0).sum()))
+                samples = (integer(train.sum()), integer(test.sum()), held)
+                rows.append((split.name_of(client), percent(accuracy), *samples))
+            heads = ("client", score, "training samples", "test samples", strata)
+            numbers = frozenset(range(1, len(heads)))
+            yield PageTable(
+                "Clients of the first trial", heads, rows, numbers, sortable=True, folded=True
             )
-        )  # fmt: skip
-    each = accuracies_by_architecture(record.run)
-    if each:
-        rows = [[name, percent(statistics.mean(values))] for name, values in each.items()]
+    if each := accuracies_by_architecture(run):
+        means = [(name, percent(statistics.mean(values))) for name, values in each.items()]
         title, *columns = (
-            with_score_of(text, [record.group])
+            with_score_of(text, [group])
             for text in ("Accuracy by architecture", "architecture", "mean accuracy of its clients")
         )
-        table = PageTable(title, columns, rows, numbers=frozenset({1}))
-        return [*(picture for picture in candidates if picture), table]
-    return [picture for picture in candidates if picture]
+        yield PageTable(title, columns, means, numbers=frozenset({1}))
 
 
-def cost_pictures(pictures: Pictures, *, over: bool = True) -> list[Picture]:
-    """Return pictures of traffic and time.
+def _observations(run: Run, drawings: Drawings) -> Iterator[Picture]:
+    """Yield pictures of the first observed trial that has enough observations."""
+    observed = run.observed
+    if not observed:
+        return
+    trial = observed.trials[0]
+    kinds = observed.kinds(-1, trial)
+    for chart, (kind, title, caption) in OBSERVED.items():
+        if kind not in kinds:
+            continue
+        try:
+            figure = CHARTS[chart](run, trial=trial, font="sans", width="column")
+        except TooLittle:
+            continue
+        yield drawings.picture(title, figure, caption, on_paper=chart == "images")
 
-    Args:
-        pictures: Makes the pictures.
-        over: True to show accuracy by cost too.
-    """
-    result = [pictures.traffic(), pictures.stages()]
-    result += [p for cost in OVER_COSTS if (p := pictures.over_cost(*cost))] if over else []
-    return result
 
-
-def _traffic_table(record: GroupRecord) -> PageTable:
+def _traffic_table(group: Group) -> PageTable:
     """Return the traffic in the units of the papers."""
     rows = []
     units: dict[str, Callable[[Row], int]] = {
@@ -183,26 +217,15 @@ def _traffic_table(record: GroupRecord) -> PageTable:
         "floats down": lambda row: row.download_floats,
         "bytes down": lambda row: row.download_bytes,
     }
+    each = [row for trial in group.trials for row in trial.rows]
     for name, read in units.items():
-        first = [read(row) for row in record.rows if row.round == 0]
-        later = [read(row) for row in record.rows if row.round > 0]
-        means = [integer(statistics.fmean(each)) if each else NONE for each in (first, later)]
-        rows.append((name, *means, integer(sum(first + later) / len(record.group.trials))))
+        first = [read(row) for row in each if row.round == 0]
+        later = [read(row) for row in each if row.round > 0]
+        means = [integer(statistics.fmean(part)) if part else NONE for part in (first, later)]
+        rows.append((name, *means, integer(sum(first + later) / len(group.trials))))
     return PageTable(
         "Traffic of all clients: floats are parameters and prototypes, bytes are everything sent",
         ("", "in round 1", "in a later round", "in all rounds"),
         rows,
         frozenset({1, 2, 3}),
     )
-
-
-def _last(
-    record: GroupRecord, read: Callable[[Row], Sequence[float | None] | None]
-) -> list[float | None]:
-    """Return a list of figures in the last line of each trial that has it, as means over trials."""
-    last_values = []
-    for trial in record.complete:
-        each = [values for row in trial.rows if isinstance(values := read(row), list)]
-        last_values += each[-1:]
-    columns = [[v for v in entries if v is not None] for entries in zip(*last_values, strict=False)]
-    return [statistics.fmean(entries) if entries else None for entries in columns]

@@ -33,11 +33,6 @@ KINDS_OF_REPRODUCTION: dict[str, str] = {
 DRAWINGS: dict[str, str] = {
     "partition": "",
     "margins": "prototypes",
-    "margin-curves": "prototypes",
-    "distances": "prototypes",
-    "alignment": "prototypes",
-    "drift": "prototypes",
-    "similarity": "prototypes",
     "prototypes": "prototypes",
     "features": "features",
     "images": "images",

@@ -25,9 +25,7 @@ def run(tmp_path_factory, data_dir, few):
 @pytest.mark.parametrize(
     "words",
     [
-        "drift",
-        "margins --round 2",
-        "similarity --as cka --round 3",
+        "margins",
         pytest.param("features --width page", marks=pytest.mark.slow),
     ],
 )
@@ -41,11 +39,9 @@ def test_pictures(cli, run, words):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("margins --round 1", "has no observations of round 1"),
-        ("margins --round 1", "it has observations of rounds 2, 3"),
-        ("drift --round 2", "drift has no option --round"),
+        ("margins --figure best", "margins has no option --figure"),
+        ("margin", "did you mean 'margins'"),
         ("images", "has observed no images"),
-        ("similarity --as ckaa", "did you mean 'cka'?"),
         ("prototypes --label A", "prototypes has no options"),
     ],
 )

@@ -70,9 +70,3 @@ def test_what_is_no_run_is_named(cli, words, says):
     assert found.exit_code == 2
     for part in says:
         assert part in found.stderr
-
-
-def test_neither_a_folder_nor_a_reproduction(cli):
-    found = cli("report", "no/such")
-    assert found.exit_code == 2
-    assert "no/such is neither a run folder nor a reproduction" in found.stderr

@@ -14,7 +14,6 @@ import scipy.stats
 
 import protofl as pf
 from protofl_workbench.comparing.trials import accuracies_by_architecture
-from protofl_workbench.plots.bar_charts import stages
 
 
 def ends(*values):
@@ -408,7 +407,6 @@ def test_a_run_that_is_there_twice(two, tmp_path):
     ("old", "new", "draw"),
     [
         ('"upload_bytes": 1000000', '"upload_bytes": "many"', pf.plots.traffic),
-        ('"seconds": {', '"minutes": {', stages),
         (
             '"client_accuracies": {"0": 0.',
             '"client_accuracies": {"0": {}, "x": 0.',

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import protofl as pf
 from protofl_cli.app import app
 from protofl_workbench.comparing.run_groups import places_in
-from protofl_workbench.plots.bar_charts import stages
 from protofl_workbench.plots.style import (
     COLOURS,
     HATCHES,
@@ -183,7 +182,7 @@ def test_the_page_has_the_widths_of_the_papers():
 @pytest.mark.parametrize("paper", quick(sorted(PAPERS), "icml-column"))
 def test_a_figure_has_the_width_and_letters_of_the_paper(runs, tmp_path, paper):
     inches, large, small = PAPERS[paper]
-    for n, make in enumerate((pf.plots.curve, pf.plots.bars, pf.plots.clients, stages)):
+    for n, make in enumerate((pf.plots.curve, pf.plots.bars, pf.plots.clients)):
         figure = make([*runs.values()], width=paper)
         pf.plots.save(figure, tmp_path / f"{n}.pdf")
         (box,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]",
@@ -202,14 +201,12 @@ def test_a_figure_has_the_width_and_letters_of_the_paper(runs, tmp_path, paper):
 def test_papers_on_the_command_line(runs, tmp_path):
     folders, out = [str(folder) for folder in runs.values()], tmp_path / "c.pdf"
     run = CliRunner().invoke
-    made = run(app, ["plot", "bars", *folders, "--out", str(out), "--for", "icml-column"])
+    made = run(app, ["plot", "bars", *folders, "--out", str(out), "--width", "icml-column"])
     assert made.exit_code == 0, made.output
     assert re.search(rb"/MediaBox \[ 0 0 234 ", out.read_bytes())  # 3.25 inches
     for words, what in (
-        (["--for", "icml-colum"], "did you mean 'icml-column'"),
-        (["--for", "icml-column", "--width", "page"], "both set the width"),
-        (["--for", "neurips-column"], "neurips-text"),
-        (["--for", "nature"], "known: aaai-column"),
+        (["--width", "icml-colum"], "did you mean 'icml-column'"),
+        (["--width", "50"], "expected 1 to 40 inches"),
         (["--width", "colunm"], "did you mean 'column'"),
     ):
         refused = run(app, ["plot", "bars", *folders, "--out", str(out), "--force", *words])

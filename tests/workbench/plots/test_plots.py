@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 
 import matplotlib
@@ -12,7 +11,7 @@ import pytest
 from slowness import quick
 
 import protofl as pf
-from protofl_workbench.plots.bar_charts import bar_chart, stages
+from protofl_workbench.plots.bar_charts import bar_chart
 from protofl_workbench.plots.figure_files import svg
 
 FLAT = [[[0.1, 0.3], [0.4, 0.6], [0.7, 0.9]], [[0.2, 0.4], [0.3, 0.5], [0.8, 1.0]]]
@@ -89,16 +88,6 @@ def test_groups_have_lines_markers_and_colours_of_their_own(write):
         assert len({getattr(line, what)() for line in lines}) > 1 + (what != "get_linestyle")
     assert legend(figure) == ["fedproto", "fedtgp", "local"]
     assert list(target.get_ydata()) == pytest.approx([80, 80])
-
-
-def test_a_part_of_y_is_shown_in_its_unit(write):
-    folder = write("a", FLAT)
-    shown = pf.plots.curve(folder, y_range=(0.25, 0.5))
-    assert axes(shown).get_ylim() == pytest.approx((25, 50))
-    assert axes(pf.plots.curve(folder, "loss", y_range=(0, 2))).get_ylim() == pytest.approx((0, 2))
-    for nothing in ((0.5, 0.5), (math.nan, 1.0), (0.0, math.inf)):
-        with pytest.raises(pf.UsageError, match="there is nothing between"):
-            pf.plots.curve(folder, y_range=nothing)
 
 
 def test_runs_that_differ_in_seeds_are_one_curve(write):
@@ -234,22 +223,11 @@ def test_clients_are_sorted(write):
     assert line.get_ydata() == pytest.approx([20, 40, 75])
 
 
-def test_clients_in_the_best_round(write):
-    folder = write("a", [[[0.9, 0.7], [0.1, 0.2]]])
-    (line,) = axes(pf.plots.clients(folder, when="best")).get_lines()
-    assert line.get_ydata() == pytest.approx([70, 90])
-
-
-def test_traffic_and_time(write):
+def test_traffic(write):
     folder = write("a", FLAT)
     sent, received = axes(pf.plots.traffic(folder)).patches
     assert sent.get_width() == pytest.approx(1)
     assert (received.get_x(), received.get_width()) == pytest.approx((1, 4 / 3))
-    figure = stages(folder)
-    assert [bar.get_width() for bar in axes(figure).patches] == pytest.approx([2, 0.5, 0.001])
-    assert legend(figure) == ["train", "evaluate", "other", "the round took"]
-    (mark,) = axes(figure).get_lines()
-    assert mark.get_xdata() == pytest.approx([2])
 
 
 def test_the_confusion_matrix_is_by_rows_in_per_cent(write):
@@ -277,7 +255,7 @@ def test_a_run_that_was_trained(real):
     bubbles = pf.plots.split(run, 1).axes[0].collections[0].get_offsets()
     both = run.split(1).train_counts + run.split(1).test_counts
     assert len(bubbles) == (both > 0).sum()
-    for draw in (stages, pf.plots.traffic, pf.plots.clients):
+    for draw in (pf.plots.traffic, pf.plots.clients):
         assert draw([real / "fedproto", real / "local"]).axes
 
 

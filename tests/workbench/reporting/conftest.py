@@ -8,7 +8,6 @@ import pytest
 from runtime_toys import install, train
 
 from protofl import report
-from protofl_workbench.reporting.run_pictures import Pictures
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +48,6 @@ def copy(runs, tmp_path):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Skip the making and drawing of figures, which takes most of a page's time."""
+    """Skip the drawing of figures, which takes most of a page's time."""
     nothing = '<svg viewBox="0 0 9 9"></svg>'
     monkeypatch.setattr("protofl_workbench.plots.figure_files.svg", lambda figure, **_: nothing)
-    monkeypatch.setattr(Pictures, "_inline", lambda self, *_, **__: nothing)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from browsing import FAINT, chromium, needs_browser
 
-from protofl import board, report
+from protofl import report
 
 pytestmark = needs_browser
 browser = pytest.fixture(chromium, scope="module")
@@ -68,13 +67,6 @@ def opened(browser, files, request):
         yield at
 
 
-@pytest.fixture(scope="module")
-def leaderboard(tmp_path_factory):
-    """Write the leaderboard of the committed benchmark."""
-    records = Path(__file__).parents[3] / "docs/reference/benchmark"
-    return board(records, tmp_path_factory.mktemp("board") / "site").folder
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 768, 1280])
 def test_it_fits_and_can_be_read(opened, width, scheme):
@@ -89,26 +81,6 @@ def check_fits(page, width):
         assert page.evaluate(WITHIN) == []
         assert page.evaluate(FAINT) == []
     assert page.evaluate(WORDLESS) == 0
-
-
-@pytest.mark.parametrize(
-    ("width", "scheme"), [(390, "light"), (390, "dark"), (1280, "light"), (1280, "dark")]
-)
-@pytest.mark.parametrize("name", ["index", "methods/fedsaf", "methods/centralised"])
-def test_a_leaderboard_fits_and_can_be_read(browser, leaderboard, name, width, scheme):
-    with opening(browser, leaderboard / f"{name}.html") as at:
-        check_fits(at(width, scheme), width)
-
-
-def test_a_leaderboard_leads_to_its_methods_and_back(browser, leaderboard):
-    with opening(browser, leaderboard / "index.html") as at:
-        page = at(390)
-        page.locator("th a", has_text="fedsaf").first.click()
-        assert page.locator("h1").inner_text() == "fedsaf"
-        badge = page.locator("figure img").first
-        assert badge.evaluate("(one) => one.complete && one.naturalWidth") > 100
-        page.locator("header a").click()
-        assert page.locator("h1").inner_text() == "Leaderboard"
 
 
 def test_pictures_follow_the_scheme(opened):
