@@ -12,7 +12,7 @@ from protofl_cli.options.options import Debug, option
 from protofl_cli.screens import render
 
 
-@prints_json("protofl_cli.json.sharing:Leaderboard")
+@prints_json
 def board(
     folders: Annotated[
         list[Path],

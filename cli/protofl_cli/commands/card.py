@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from protofl_cli.pages.method_cards import MethodCard
 
 
-@prints_json("protofl_cli.json.plugins:Card")
+@prints_json
 def card(
     name: Annotated[
         str,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from protofl.hooks.discovery.registry import Registry
 
 
-@prints_json("protofl_cli.json.data:Cache")
+@prints_json
 def list_data(
     data_dir: DataDir = None, block: Block = None, as_json: Json = False, debug: Debug = False
 ) -> None:
@@ -67,7 +67,7 @@ def list_data(
     render.line(f"The cache is {folder}.", "dim")
 
 
-@prints_json("protofl_cli.json.data:ImportedData")
+@prints_json
 def import_data(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an installed data set.")],
     file: Annotated[

@@ -22,7 +22,7 @@ LONG = 12
 FORM = "[NAME.]KEY=VALUE"
 
 
-@prints_json("protofl_cli.json.runs:Replay")
+@prints_json
 def replay(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     set_: Annotated[

@@ -23,19 +23,17 @@ if TYPE_CHECKING:
     from protofl.system.options.plugin_options import Config
 
 
-@prints_json("protofl_cli.json.plugins:ShownPage")
+@prints_json
 def show(
-    context: typer.Context,
     name: Annotated[
         str,
         typer.Argument(
             metavar="[KIND/]NAME",
-            autocompletion=plugin_names(prefixed=True, further=[*TOPICS, "schema"]),
+            autocompletion=plugin_names(prefixed=True, further=TOPICS),
             help="Plugin, with its argument if it has one (torchvision:resnet18); FILE.py:CLASS of "
             "a plugin that is not installed; hook/NAME: when a hook is called, what it returns, "
             "and an example; wire: names of tensors in payloads; machine: versions, processor, "
-            "devices and extras, for a bug report; schema: commands with --json; schema/NAME: the "
-            "JSON Schema of one of them.",
+            "devices and extras, for a bug report.",
         ),
     ],
     classes: Annotated[
@@ -56,11 +54,6 @@ def show(
         with render.waiting("reading the plugins"), contextlib.redirect_stdout(sys.stderr):
             from protofl_cli.pages.hook_pages import show_hook
         show_hook(name.removeprefix("hook/"), as_json=as_json)
-        return
-    if name == "schema" or name.startswith("schema/"):
-        from protofl_cli.pages.schema_pages import show_schema
-
-        show_schema(context.find_root(), name.partition("/")[2], as_json=as_json)
         return
     if name in TOPICS:
         TOPICS[name](as_json=as_json)

@@ -22,7 +22,7 @@ GRACE = 10.0
 """Seconds without a running process after which it ends: a sweep may be between two runs."""
 
 
-@prints_json("protofl_cli.json.runs:WatchedRuns")
+@prints_json
 def watch(
     folder: Annotated[
         Path,

@@ -33,7 +33,7 @@ def _typed(method: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in {"method": method, **values}.items() if v is not None and v != []}
 
 
-@prints_json("protofl_flower.commands.json_models:Rehearsal")
+@prints_json
 def rehearse(
     method: Annotated[str | None, typer.Argument(metavar="METHOD", help="The method.")] = None,
     sites: Annotated[
@@ -84,7 +84,7 @@ Federated = Annotated[
 Folder = Annotated[Path, typer.Argument(metavar="FEDERATION", help="Folder of the federation.")]
 
 
-@prints_json("protofl_cli.public:PairTable")
+@prints_json
 def init(
     folder: Annotated[Path, typer.Argument(metavar="FEDERATION", help="New folder.")],
     public: Annotated[
@@ -180,7 +180,7 @@ def link(folder: Folder, debug: Debug = False) -> None:
         raise typer.Exit(interrupted(stop, "the link has ended")) from None
 
 
-@prints_json("protofl_cli.public:PairTable")
+@prints_json
 def keys(
     action: Annotated[Literal["renew"], typer.Argument(metavar="renew", help="What to do.")],
     folder: Folder,
@@ -248,7 +248,7 @@ def run(
         raise typer.Exit(interrupted(stop, do)) from None
 
 
-@prints_json("protofl_flower.commands.json_models:FederationStatus")
+@prints_json
 def status(folder: Folder, as_json: Json = False, debug: Debug = False) -> None:
     """Show the sites of a federation, whether they are online, and its runs."""
     from protofl_flower.deployment.federation_file import read_federation

@@ -21,7 +21,7 @@ from protofl_cli.public import (
 )
 
 
-@prints_json("protofl_privacy.commands.json_models:LeakOutput")
+@prints_json
 def leak(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     round_: Annotated[
