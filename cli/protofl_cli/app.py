@@ -33,7 +33,6 @@ from protofl_cli.commands import (
     show,
     sweep,
     verify,
-    watch,
 )
 from protofl_cli.interrupts import Terminated, interrupted
 from protofl_cli.options import completion
@@ -250,7 +249,6 @@ def start(
 add(app, "run", with_options(run.run), USE)
 add(app, "sweep", with_options(sweep.sweep), USE)
 add(app, "reproduce", reproduce.reproduce, USE)
-add(app, "watch", watch.watch, USE)
 app.add_typer(
     group_of(
         {

@@ -201,7 +201,6 @@ REPRODUCTION = {
 READERS = (
     "runs list runs",
     "runs show runs/a",
-    "watch runs --once",
     "report runs --out r.html --force",
     "compare runs --unpaired",
     "run --resume --out runs/a --backend local",

@@ -145,7 +145,6 @@ CASES = [
     "reproduce table.toml --runs repeated --at-once 0",
     "reproduce table.toml --runs repeated --plan",
     "reproduce benchmark/htfl --scale smoke --no-run --columns digits-series",
-    "watch runs",
     "compare runs",
     "compare runs --out comparison.md",
     "evaluate runs/fedproto wine",

@@ -81,37 +81,22 @@ class IndexEntry:
     problem: str = ""
 
 
-class Index:
-    """The index of a folder of runs."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._kept = _read(folder / INDEX)
-
-    def runs(self, *, save: bool = True) -> dict[Path, IndexEntry]:
-        """Return {run folder: its entry} of the runs that exist now.
-
-        Args:
-            save: Store the index in the folder, unless it is a run or in a published folder.
-        """
-        entries: dict[str, tuple[Stamps, IndexEntry]] = {}
-        fresh = False
-        for path in runs_below(self._folder):
-            name, stamps = path.relative_to(self._folder).as_posix(), _stamps(path)
-            old = self._kept.get(name)
-            if old is None or old[0] != stamps:
-                fresh, old = True, (stamps, entry_of(path))
-            entries[name] = old
-        moved = fresh or entries.keys() != self._kept.keys()
-        if save and moved and not is_run(self._folder) and not is_published(self._folder):
-            _write(self._folder / INDEX, entries)
-        self._kept = entries
-        return {self._folder / name: told for name, (_, told) in entries.items()}
-
-
 def runs_in(folder: Path) -> dict[Path, IndexEntry]:
-    """Return the entries of the runs in a folder and below it, by run folder."""
-    return Index(folder).runs()
+    """Return the entries of the runs in a folder and below it, by run folder.
+
+    Stores the index in the folder, unless the folder is a run or published.
+    """
+    kept, entries, fresh = _read(folder / INDEX), dict[str, tuple[Stamps, IndexEntry]](), False
+    for path in runs_below(folder):
+        name, stamps = path.relative_to(folder).as_posix(), _stamps(path)
+        old = kept.get(name)
+        if old is None or old[0] != stamps:
+            fresh, old = True, (stamps, entry_of(path))
+        entries[name] = old
+    moved = fresh or entries.keys() != kept.keys()
+    if moved and not is_run(folder) and not is_published(folder):
+        _write(folder / INDEX, entries)
+    return {folder / name: told for name, (_, told) in entries.items()}
 
 
 def entry_of(path: Path) -> IndexEntry:
