@@ -156,8 +156,6 @@ CASES = [
     "show digits",
     "show trimmed-mean",
     "show reproduction/fedtgp",
-    "show hook/partition",
-    "show wire",
     "show machine",
     "card local",
     "generator train npz:few.npz --set epochs=1 --set steps=1 --out a.safetensors",
