@@ -76,15 +76,9 @@ def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
         rows(screen, RUNS[2], 0)
         for number in range(5):
             screen(round_done(RUNS[1], number, 0.5))
-        assert drawn[str(id(RUNS[1]))] == (
-            "lr=1",
-            "round 5/10  acc 50.0%, best 50.0%  0:20 left",
-            0.5,
-        )
+        assert drawn[str(id(RUNS[1]))] == ("lr=1", "round 5/10  acc 50.0%, best 50.0%", 0.5)
         # Half of one of three runs took 20 s; two and a half runs are left.
         assert drawn["all"] == ("all", "1/4 runs, 1:40 left", 0.25)
-        screen(events.OfRun(RUNS[1], pf.events.StepsDone("train", 50, 100, 0.5)))
-        assert drawn[str(id(RUNS[1]))][2] == 0.54  # training is 0.8 of a round
         screen(events.RunEnded(Outcome(RUNS[1], "finished", Path("x"))))
         assert str(id(RUNS[1])) not in drawn
         error = RunFailure("it broke", do="mend it")

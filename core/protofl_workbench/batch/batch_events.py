@@ -160,9 +160,7 @@ class RunPlanned(Event):
 
 @dataclass(frozen=True)
 class OfRun(Event):
-    """An event of a run: ``FolderMade``, ``RoundDone``, ``Note``, or ``StepsDone`` of its training.
-
-    ``StepsDone`` comes at most once a second.
+    """An event of a run: ``FolderMade``, ``RoundDone`` or ``Note``.
 
     Attributes:
         batch_run: The run.

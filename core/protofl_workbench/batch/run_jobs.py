@@ -6,7 +6,6 @@ Jobs, events and results are pickled between processes.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,10 +63,6 @@ Job: TypeAlias = CheckJob | RunJob
 Result: TypeAlias = CheckedRun | Outcome | ProtoflError
 Tell: TypeAlias = Callable[[events.Event], bool]
 """Takes an event; returns False if the run has to stop."""
-
-
-REPORT_SECONDS = 1.0
-"""Minimum seconds between two reports of the steps of a round."""
 
 
 class Stopped(BaseException):
@@ -147,16 +142,12 @@ class JobRunner:
         return self._paces[alike]
 
     def _execute(self, job: RunJob) -> Outcome:
-        batch_run, trained, reported = BatchRun("", job.request), 0, time.monotonic()
+        batch_run, trained = BatchRun("", job.request), 0
         untold: Path | None = None  # the folder of a run that was stopped before its first round
 
         def follow(event: of_rounds.Event) -> None:
-            nonlocal trained, reported, untold
+            nonlocal trained, untold
             match event:
-                case of_rounds.StepsDone() if event.stage == "train":
-                    if time.monotonic() - reported >= REPORT_SECONDS:
-                        reported = time.monotonic()
-                        self._tell(events.OfRun(batch_run, event))
                 case of_rounds.Note():
                     self._tell(events.OfRun(batch_run, event))
                 case of_rounds.Planned():
