@@ -8,7 +8,6 @@ import math
 import re
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -253,7 +252,6 @@ def test_commands_of_a_deployment_print_json(monkeypatch, tmp_path):
     """Flower's programs are replaced: the tests of protofl-flower have their answers."""
     from protofl_flower.deployment import (
         federation_file,
-        keys,
         link,
         node_export,
         node_process,
@@ -276,11 +274,6 @@ def test_commands_of_a_deployment_print_json(monkeypatch, tmp_path):
     words = ["deploy", "init", "lab", "--public", "lab.org:9000", "--json"]
     rows = printed(CliRunner().invoke(app, words))["rows"]
     assert rows[2] == {"name": "link.service", "value": str(tmp_path / "link.service")}
-    until = datetime(2027, 1, 1, tzinfo=UTC)
-    monkeypatch.setattr(keys, "renew_certificates", lambda *given: (until, True))
-    words = ["deploy", "keys", "renew", "lab", "--json"]
-    rows = printed(CliRunner().invoke(app, words))["rows"]
-    assert rows[0] == {"name": "valid until", "value": "2027-01-01"}
     monkeypatch.setattr(node_process, "make_node", lambda *given: "ssh-ed25519 AAAA")
     (tmp_path / "node").mkdir()
     words = ["node", "init", "node", "--link", "lab.org:9000", "--client", "0", "--json"]
@@ -303,7 +296,7 @@ def test_commands_of_a_deployment_print_json(monkeypatch, tmp_path):
 def test_every_command_that_prints_a_table_has_it(with_json):
     """Commands without ``--json`` are in `WITHOUT`, and all others are tried above."""
     tried = [*CASES, *OF_SATELLITES, "data import", "export", "score"]
-    tried += ["deploy status", "deploy rehearse", "deploy init", "deploy keys"]
+    tried += ["deploy status", "deploy rehearse", "deploy init"]
     tried += ["node export", "node init"]
     assert all(any(f"{each} ".startswith(f"{words} ") for each in tried) for words in with_json)
 
