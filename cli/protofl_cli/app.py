@@ -29,7 +29,6 @@ from protofl_cli.commands import (
     show,
     sweep,
     verify,
-    watch,
 )
 from protofl_cli.interrupts import Terminated, interrupted
 from protofl_cli.options import completion
@@ -246,7 +245,6 @@ def start(
 add(app, "run", with_options(run.run), USE)
 add(app, "sweep", with_options(sweep.sweep), USE)
 add(app, "reproduce", reproduce.reproduce, USE)
-add(app, "watch", watch.watch, USE)
 app.add_typer(
     group_of(
         {

@@ -6,8 +6,6 @@ protofl's own commands: ``--json``, ``--debug``, tables, and messages after Ctrl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from protofl_cli.interrupts import interrupted
 from protofl_cli.json.json_output import Json, pair_values, print_json, prints_json
 from protofl_cli.options.groups import group_of
@@ -15,16 +13,10 @@ from protofl_cli.options.options import Debug, TrustCode, option
 from protofl_cli.options.overwriting import Force, checked
 from protofl_cli.screens.render import line, note, pairs, table, waiting
 
-if TYPE_CHECKING:
-    from protofl_cli.json.base import Output, Pair, PairTable
-
 __all__ = [
     "Debug",
     "Force",
     "Json",
-    "Output",
-    "Pair",
-    "PairTable",
     "TrustCode",
     "checked",
     "group_of",
@@ -39,11 +31,3 @@ __all__ = [
     "table",
     "waiting",
 ]
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
-    if name not in ("Output", "Pair", "PairTable"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from protofl_cli.json import base  # needs pydantic, which takes a third of a command's start
-
-    return getattr(base, name)

@@ -10,8 +10,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import protofl
-from protofl_cli.pages.hook_texts import signature
 from markdown_tables import code
+from site_hook_texts import signature
 from site_text import prose
 
 PAGE = "python.md"

@@ -9,8 +9,8 @@ from pathlib import Path
 import site_api
 from protofl.hooks.discovery.kinds import KINDS, spec_hooks
 from protofl.hooks.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
-from protofl_cli.pages.hook_texts import WHEN, example, returns, signature, writers
 from markdown_tables import code, table
+from site_hook_texts import WHEN, example, returns, signature, writers
 from site_text import first_line, prose
 
 WHERE = {"run": "before", "server": "server", "client": "client"}

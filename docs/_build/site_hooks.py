@@ -19,7 +19,6 @@ from site_api import api, members_of, types
 from site_cards import card_sections, method_of
 from site_commands import command_list, command_reference
 from site_hook_reference import hook_reference
-from site_json import json_reference, update_schemas
 from site_llms import update_llms
 from site_methods import add_to_navigation, family_table
 from site_mixing import mixing_table
@@ -47,7 +46,6 @@ PARTS: dict[str, Callable[..., str]] = {
     "families": family_table,
     "figure": figure,
     "hooks": hook_reference,
-    "json": json_reference,
     "members": members_of,
     "methods": method_table,
     "mixing": mixing_table,
@@ -120,7 +118,7 @@ def on_post_page(output: str, page: Any, config: Any, **_: object) -> str:  # no
 
 def update_all() -> list[Path]:
     """Update everything in ``docs`` that is generated and committed; return what changed."""
-    return [*update_kept(), *update_schemas(), *update_llms()]
+    return [*update_kept(), *update_llms()]
 
 
 if __name__ == "__main__":

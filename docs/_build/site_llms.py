@@ -21,7 +21,7 @@ HEAD = """# protofl
 > learning. Clients have different model architectures and skewed private data, and exchange small tensors, such as the
 > mean feature of each class. Methods, model groups, data sets and all other components are plugins.
 
-Commands that print a table print JSON with `--json`; `protofl show schema` lists the JSON Schemas. Exit codes are 0
+Commands that print a table print JSON with `--json`. Exit codes are 0
 (success), 1 (the run or a check failed), 2 (an error was found before training). `protofl list-plugins --json` lists
 everything that is installed, `protofl show NAME --json` its options. A test of an installation that takes seconds:
 `protofl run fedproto --models mlp --dataset wine --rounds 2`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from protofl.data.spec import in_words
 from protofl.hooks.discovery.registry import Registry
@@ -11,9 +12,8 @@ from protofl.system.options.plugin_options import Config, VariantConfig
 from protofl.system.options.table import CHOOSING
 from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.plugin.members import choose
-from protofl.hooks.wire.keys import Key
+from protofl.hooks.wire.keys import RUNTIME, RUNTIME_KEYS, Key, declared_keys, meaning_of, shape_of
 from protofl_cli.options.options import AFTER_NAME, plugin_option_rows, value_text
-from protofl_cli.pages.topic_pages import declared_by
 from markdown_tables import code, table
 from site_text import first_line
 
@@ -212,3 +212,48 @@ def wire_table() -> str:
         for name, row in declared_by(own_plugins("method")).items()
     ]
     return table(("key", "shape", "meaning", "methods"), rows)
+
+
+@dataclass(frozen=True)
+class WireRow:
+    """A key on the page of the wire.
+
+    Attributes:
+        shape: Its shape; empty if no declaration gives one.
+        meaning: Its content: the runtime's words, or those of the first method that gives a shape.
+        by_class: True if its rows belong to classes.
+        methods: {method: ``↑`` to the server, ``↓`` to a client, or both}.
+    """
+
+    shape: str
+    meaning: str
+    by_class: bool
+    methods: dict[str, str]
+
+
+def declared_by(methods: Mapping[str, type]) -> dict[str, WireRow]:
+    """Return all keys that methods declare by name: those of the runtime, then others.
+
+    Args:
+        methods: {name: class}.
+    """
+    keys: dict[str, str | Key] = dict(RUNTIME_KEYS)
+    senders: dict[str, dict[str, str]] = {name: {} for name in RUNTIME_KEYS}
+    runtime_names = {key: name for name, key in RUNTIME_KEYS.items()}
+    for method, plugin in methods.items():
+        for attribute, arrow in (("uploads", "↑"), ("downloads", "↓")):
+            for declared, key in declared_keys(plugin, attribute).items():
+                known = RUNTIME.find(declared)
+                name = runtime_names[known] if known in runtime_names else declared
+                if isinstance(key, Key) and isinstance(keys.get(name, ""), str):
+                    keys[name] = key
+                keys.setdefault(name, key)
+                arrows = senders.setdefault(name, {}).get(method, "")
+                senders[name][method] = arrows + arrow * (arrow not in arrows)
+    further = sorted(keys.keys() - RUNTIME_KEYS.keys())
+    return {name: _wire_row(name, keys[name], senders[name]) for name in (*RUNTIME_KEYS, *further)}
+
+
+def _wire_row(name: str, declared: str | Key, methods: dict[str, str]) -> WireRow:
+    by_class = declared.by_class if isinstance(declared, Key) else RUNTIME.is_by_class(name)
+    return WireRow(shape_of(name, declared), meaning_of(declared), by_class, methods)

@@ -119,9 +119,6 @@ DISTRIBUTIONS = {
 }
 """{imported name: distribution} where they differ by more than hyphens."""
 
-UNDECLARED = {"lpips"}
-"""lpips is used if it is there."""
-
 
 def project(folder):
     """Return the table ``project`` of a folder's ``pyproject.toml``."""
@@ -160,7 +157,7 @@ def test_dependencies_are_what_is_imported(package):
     ours = [path for path, owner in FILES.items() if owner not in SATELLITES]
     for path in [*ours, *WORKBENCH] if whole else of(package):
         for top, guarded in run_time_imports(tree(path)):
-            if top.startswith("protofl") or top in {*sys.stdlib_module_names, *UNDECLARED}:
+            if top.startswith("protofl") or top in sys.stdlib_module_names:
                 continue
             used.add(found := distribution(DISTRIBUTIONS.get(top, top)))
             known = optional if guarded or FILES.get(path) == "protofl_plugins" else needed

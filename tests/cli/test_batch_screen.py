@@ -76,11 +76,7 @@ def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
         rows(screen, RUNS[2], 0)
         for number in range(5):
             screen(round_done(RUNS[1], number, 0.5))
-        assert drawn[str(id(RUNS[1]))] == (
-            "lr=1",
-            "round 5/10  acc 50.0%, best 50.0%  0:20 left",
-            0.5,
-        )
+        assert drawn[str(id(RUNS[1]))] == ("lr=1", "round 5/10  acc 50.0%, best 50.0%", 0.5)
         # Half of one of three runs took 20 s; two and a half runs are left.
         assert drawn["all"] == ("all", "1/4 runs, 1:40 left", 0.25)
         screen(events.RunEnded(Outcome(RUNS[1], "finished", Path("x"))))

@@ -199,7 +199,6 @@ REPRODUCTION = {
 READERS = (
     "runs list runs",
     "runs show runs/a",
-    "watch runs --once",
     "report runs --out r.html --force",
     "compare runs",
     "run --resume --out runs/a --backend local",

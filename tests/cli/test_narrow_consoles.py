@@ -16,7 +16,6 @@ run fedproto --out runs/a
 run local --out runs/b
 runs list
 runs show runs/a
-watch runs --once
 compare runs --baseline local
 report runs --out report.html
 list-plugins

@@ -203,7 +203,6 @@ def test_a_broken_command_says_so_in_a_line_and_breaks_no_other(cli, strangers, 
     assert "Traceback" not in called.stderr
     assert "Traceback" in cli("bad", "--debug").stderr
     assert cli("list-plugins", "--kind", "command").exit_code == 0
-    assert "protofl show schema/run " in cli("show", "schema").stdout
 
 
 # --- help without an import -----------------------------------------------------------------------

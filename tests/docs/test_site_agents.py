@@ -1,16 +1,15 @@
-"""Tests of what agents and scripts read: llms.txt, AGENTS.md, schemas, exit codes, events."""
+"""Tests of what agents and scripts read: llms.txt, AGENTS.md, exit codes, events."""
 
 from __future__ import annotations
 
 import re
-from typing import get_args
+from pathlib import Path
 
 import pytest
-import site_json
 import site_llms
 from doc_pages import DOCS, ROOT
 
-from protofl_cli.json.events import EventLine
+from protofl_cli.json import event_lines
 
 SCRIPTS = (DOCS / "how-to/use-in-scripts.md").read_text(encoding="utf-8")
 UPDATE = "run python docs/_build/site_hooks.py"
@@ -34,27 +33,11 @@ def test_llms_txt_has_the_form_of_llmstxt_org():
         assert all(re.match(r"- \[[^]]+\]\([^)]+\)(: .+)?$", line) for line in lines[1:]), section
 
 
-@pytest.mark.satellites
-def test_the_schemas_are_those_of_the_code():
-    stored = {path.stem: path.read_text(encoding="utf-8") for path in site_json.FOLDER.iterdir()}
-    made = {name: site_json.text_of(schema) for name, schema in site_json.schemas().items()}
-    assert stored == made, UPDATE
-
-
-def test_the_page_describes_every_key():
-    page = site_json.json_reference()
-    for name, schema in site_json.schemas().items():
-        section = page.partition(f"{{ #{name} }}")[2].partition("\n## ")[0]
-        assert f"[{name}.json](schemas/{name}.json)" in section
-        for key in schema.get("properties", {}):
-            assert f"| `{key}` |" in section, (name, key)
-
-
 def test_the_table_of_events_has_every_event():
-    union, *_ = get_args(EventLine)
-    names = {get_args(each.model_fields["event"].annotation)[0] for each in get_args(union)}
-    rows = {*re.findall(r"^\| `(\w+)` \|", SCRIPTS, re.MULTILINE)}
-    assert names == rows
+    source = Path(event_lines.__file__).read_text(encoding="utf-8")
+    names = {*re.findall(r'self\._write\(\s*"(\w+)"', source)}
+    table = SCRIPTS.partition("| event |")[2]
+    assert names == {*re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)}
 
 
 @pytest.mark.parametrize("page", ["how-to/use-in-scripts.md", "reference/commands.md"])

@@ -23,7 +23,7 @@ LONGEST = 300
 """Characters of a reason in the table; --json prints all of it."""
 
 
-@prints_json("protofl_cli.json.plugins:Check")
+@prints_json
 def check(
     name: Annotated[
         str,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FORMATS = ("table", "md", "csv", "tex", "json")
 
 
-@prints_json("protofl_cli.json.comparing:Comparison")
+@prints_json
 def compare(
     runs: Annotated[
         list[str],

@@ -12,7 +12,7 @@ from protofl_cli.options.options import Debug, Which, kept_round, option
 from protofl_cli.screens import render
 
 
-@prints_json("protofl_cli.json.runs:Evaluation")
+@prints_json
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     data: Annotated[

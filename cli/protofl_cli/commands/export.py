@@ -13,7 +13,7 @@ from protofl_cli.options.overwriting import Force, checked
 from protofl_cli.screens import render
 
 
-@prints_json("protofl_cli.json.runs:ExportedFile")
+@prints_json
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     out: Annotated[

@@ -16,7 +16,7 @@ from protofl_cli.options.overwriting import Force, checked
 from protofl_cli.screens import render
 
 
-@prints_json("protofl_cli.json.base:PairTable")
+@prints_json
 def train(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Data set: NAME or NAME:PATH.")],
     generator: Annotated[str, option("--generator", "NAME", "Generator to train.")] = "tiny-style",

@@ -25,7 +25,7 @@ def _kinds(incomplete: str) -> list[str]:
     return [kind for kind in (*KINDS, DEFENCE) if kind.startswith(incomplete)]
 
 
-@prints_json("protofl_cli.json.plugins:ListedPlugins")
+@prints_json
 def list_plugins(
     context: typer.Context,
     kind: Annotated[

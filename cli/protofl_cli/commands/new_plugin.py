@@ -229,9 +229,8 @@ def render_files(kind: str, name: str, samples: str = "image") -> dict[str, str]
         f"src/{package}/__init__.py": source,
         f"tests/test_{package}.py": "test-command.py" if kind == "command" else "test.py",
     }
-    further = {"backend": "worker.py", "command": "json_models.py"}
-    if kind in further:
-        files[f"src/{package}/{further[kind]}"] = further[kind]
+    if kind == "backend":
+        files[f"src/{package}/worker.py"] = "worker.py"
     return {
         path: _template(source).substitute(values) if source else ""
         for path, source in files.items()

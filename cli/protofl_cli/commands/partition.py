@@ -29,7 +29,7 @@ LONG = 60
 """Largest number of clients in the table; the picture has all clients."""
 
 
-@prints_json("protofl_cli.json.partition:Partition")
+@prints_json
 def show(
     dataset: Annotated[
         str, option("--dataset", "NAME[:PATH]", "Data set.", autocompletion=plugin_names("dataset"))

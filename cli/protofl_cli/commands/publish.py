@@ -13,7 +13,7 @@ from protofl_cli.options.options import Debug, TrustCode, option
 from protofl_cli.screens import render
 
 
-@prints_json("protofl_cli.json.sharing:Published")
+@prints_json
 def publish(
     runs: Annotated[
         list[Path],

@@ -95,7 +95,7 @@ FORMAT = option(
 )
 
 
-@prints_json("protofl_cli.json.comparing:ReproduceOutput")
+@prints_json
 def reproduce(
     reproduction: Annotated[
         str | None,

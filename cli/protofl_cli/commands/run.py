@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PANEL = "Record and screen"
 
 
-@prints_json("protofl_cli.json.runs:RunOutput")
+@prints_json
 def run(
     method: Annotated[
         str | None,

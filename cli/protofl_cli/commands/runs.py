@@ -28,7 +28,7 @@ Runs = Annotated[
 ]
 
 
-@prints_json("protofl_cli.json.runs:ListedRuns")
+@prints_json
 def list_runs(
     folder: Annotated[
         Path | None, typer.Argument(metavar="[DIR]", help="Folder of runs, as --runs.")
@@ -152,7 +152,7 @@ def _share(accuracy: float | None) -> str:
     return "" if accuracy is None else f"{accuracy:.1%}"
 
 
-@prints_json("protofl_cli.json.runs:ShownRuns")
+@prints_json
 def show_runs(
     names: Runs, runs: Folder = Path("runs"), as_json: Json = False, debug: Debug = False
 ) -> None:
@@ -185,7 +185,7 @@ def _show(run: Run) -> None:
             render.table(columns, rows, right=columns[1:])
 
 
-@prints_json("protofl_cli.json.runs:RunsDifference")
+@prints_json
 def diff_runs(
     a: Annotated[str, typer.Argument(metavar="A", help="Run folder or digits of an identity.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another run.")],

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from protofl_workbench.recorded.exported import Exported
 
 
-@prints_json("protofl_cli.json.runs:Scores")
+@prints_json
 def score(
     bundle: Annotated[
         Path, typer.Argument(metavar="BUNDLE", help="A file of protofl export: .onnx or .pt2.")

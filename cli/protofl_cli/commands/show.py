@@ -1,4 +1,4 @@
-"""``protofl show``: the page of a plugin or a hook."""
+"""``protofl show``: the page of a plugin, or of the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import typer
 from protofl_cli.json.json_output import Json, print_json, prints_json
 from protofl_cli.options.completion import plugin_names
 from protofl_cli.options.options import Block, Debug, plugin_option_rows, value_text
-from protofl_cli.pages.topic_pages import TOPICS
 from protofl_cli.screens import render
 from protofl_cli.screens.model_tables import group_values, model_group
 
@@ -23,19 +22,16 @@ if TYPE_CHECKING:
     from protofl.system.options.plugin_options import Config
 
 
-@prints_json("protofl_cli.json.plugins:ShownPage")
+@prints_json
 def show(
-    context: typer.Context,
     name: Annotated[
         str,
         typer.Argument(
             metavar="[KIND/]NAME",
-            autocompletion=plugin_names(prefixed=True, further=[*TOPICS, "schema"]),
+            autocompletion=plugin_names(prefixed=True, further=["machine"]),
             help="Plugin, with its argument if it has one (torchvision:resnet18); FILE.py:CLASS of "
-            "a plugin that is not installed; hook/NAME: when a hook is called, what it returns, "
-            "and an example; wire: names of tensors in payloads; machine: versions, processor, "
-            "devices and extras, for a bug report; schema: commands with --json; schema/NAME: the "
-            "JSON Schema of one of them.",
+            "a plugin that is not installed; machine: versions, processor, devices and extras, for "
+            "a bug report.",
         ),
     ],
     classes: Annotated[
@@ -52,18 +48,10 @@ def show(
     """
     from protofl.hooks.discovery.registry import Registry
 
-    if name.startswith("hook/"):
-        with render.waiting("reading the plugins"), contextlib.redirect_stdout(sys.stderr):
-            from protofl_cli.pages.hook_pages import show_hook
-        show_hook(name.removeprefix("hook/"), as_json=as_json)
-        return
-    if name == "schema" or name.startswith("schema/"):
-        from protofl_cli.pages.schema_pages import show_schema
+    if name == "machine":
+        from protofl_cli.pages.machine_page import show_machine
 
-        show_schema(context.find_root(), name.partition("/")[2], as_json=as_json)
-        return
-    if name in TOPICS:
-        TOPICS[name](as_json=as_json)
+        show_machine(as_json=as_json)
         return
     registry, name = _placed(name, block or []) if ":" in name else (Registry(block or ()), name)
     text, colon, argument = name.partition(":")

@@ -28,7 +28,7 @@ PANEL = "Sweep"
 _option = partial(option, rich_help_panel=PANEL)
 
 
-@prints_json("protofl_cli.json.runs:SweepOutput")
+@prints_json
 def sweep(
     method: Annotated[
         str | None,

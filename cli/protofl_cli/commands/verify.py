@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from protofl_workbench.publishing.verification import Repeated, Verification
 
 
-@prints_json("protofl_cli.json.sharing:Verified")
+@prints_json
 def verify(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="A folder that protofl publish wrote.")

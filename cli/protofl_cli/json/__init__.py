@@ -1,1 +1,1 @@
-"""JSON output of commands and its models. Only `json_output` loads without pydantic."""
+"""JSON output of commands."""

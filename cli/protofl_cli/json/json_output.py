@@ -1,16 +1,14 @@
-"""``--json``: the option, the only writer, and the schemas of the commands that have it.
+"""``--json``: the option, and the only writer.
 
-A command with ``--json`` has the option ``as_json: Json = False``, and names the model of its
-output: ``@prints_json("protofl_cli.json.runs:ListedRuns")``. It calls `print_json` once.
-Everything else that it prints goes to standard error, so standard output has JSON alone. The models
-need pydantic, so only `schema_of` imports them. `protofl_cli.public` has what other packages use.
+A command with ``--json`` has the option ``as_json: Json = False`` and the decorator `prints_json`.
+It calls `print_json` once. Everything else that it prints goes to standard error, so standard
+output has JSON alone. `protofl_cli.public` has what other packages use.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -24,8 +22,7 @@ Json = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Print the result as JSON, and everything else on standard error. protofl show schema "
-        "describes it.",
+        help="Print the result as JSON, and everything else on standard error.",
     ),
 ]
 
@@ -33,23 +30,15 @@ _OUTPUTS: list[TextIO] = []
 """The standard output of the command that prints JSON, while its other output is redirected."""
 
 
-def prints_json(model: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Declare the output of a command with ``as_json: Json``.
+def prints_json(command: Callable[..., None]) -> Callable[..., None]:
+    """Send all output of a command but that of `print_json` to standard error, with ``--json``."""
 
-    Args:
-        model: ``MODULE:CLASS`` of the pydantic model, or of a type with such models.
-    """
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:  # noqa: ANN401 - options of many types
+        with json_output() if arguments.get("as_json") else contextlib.nullcontext():
+            command(**arguments)
 
-    def declare(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def run(**arguments: Any) -> None:  # noqa: ANN401 - options of many types
-            with json_output() if arguments.get("as_json") else contextlib.nullcontext():
-                command(**arguments)
-
-        run.json_model = model  # type: ignore[attr-defined]  # `model_of` reads it
-        return run
-
-    return declare
+    return run
 
 
 @contextlib.contextmanager
@@ -101,42 +90,3 @@ def check_format(format_: str | None, *, as_json: bool) -> None:
         raise UsageError(
             f"--json and --format {format_} exclude each other", do="leave one of them out"
         )
-
-
-# --- schemas --------------------------------------------------------------------------------------
-
-DRAFT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def model_of(command: Any) -> str:  # noqa: ANN401 - a class that Typer does not export
-    """Return the model of a command's JSON; empty if it has no ``--json``."""
-    return getattr(command.callback, "json_model", "")
-
-
-def schema_of(model: str, title: str) -> dict[str, Any]:
-    """Return the JSON Schema of a model.
-
-    Args:
-        model: ``MODULE:CLASS``.
-        title: Title of the schema: the command.
-    """
-    from pydantic import TypeAdapter
-
-    module, _, name = model.partition(":")
-    schema = TypeAdapter(getattr(importlib.import_module(module), name)).json_schema()
-    return {"$schema": DRAFT, **_without_titles(schema), "title": title}
-
-
-def _without_titles(schema: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return a schema without the titles that repeat the names of fields."""
-    if isinstance(schema, list):
-        return [_without_titles(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: {name: _without_titles(each) for name, each in value.items()}
-        if key in ("properties", "$defs")
-        else _without_titles(value)
-        for key, value in schema.items()
-        if key != "title"
-    }

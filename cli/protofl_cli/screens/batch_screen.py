@@ -31,7 +31,6 @@ class _Going:
     began: float
     rounds: int = 0
     done: int = 0
-    before: int = 0
     last: float | None = None
     best: float | None = None
 
@@ -53,9 +52,7 @@ class BatchScreen:
         self.failed: list[Outcome] = []
         self._bars = render.Bars()
         self._going: dict[BatchRun, _Going] = {}
-        self._weights: dict[BatchRun, float] = {}
         self._ended = self._there = 0
-        self._weight_done = 0.0
         self._began: float | None = None
         self._noted: set[str] = set()
 
@@ -87,8 +84,7 @@ class BatchScreen:
             case events.RunStarted():
                 self._started(event.batch_run)
             case events.RunPlanned():
-                going = self._going[event.batch_run]
-                going.rounds, going.before = event.rounds * event.trials, event.done
+                self._going[event.batch_run].rounds = event.rounds * event.trials
             case events.OfRun(batch_run, of_rounds.RoundDone(row)):
                 self._row(self._going[batch_run], row)
             case events.OfRun(batch_run, of_rounds.Note(text)):
@@ -106,20 +102,14 @@ class BatchScreen:
     # --- events -----------------------------------------------------------------------------------
 
     def _checked(self, checked: CheckedRun, number: int, of: int) -> None:
-        self._weights[checked.batch_run] = 0.0 if checked.finished else self._weight(checked)
-        self._there += checked.finished
+        if of >= self.total:  # a search checks the ends of its ranges alone
+            self._there += checked.finished
         if self.quiet:
             return
         self._bars.show("dry runs", f"{number}/{of} runs", number / of, ALL)
         if number == of and self.total >= of:
             finished = f", {self._there} of them are finished" if self._there else ""
             self._bars.line(f"checked {count(of, 'run')}{finished}")
-
-    @staticmethod
-    def _weight(checked: CheckedRun) -> float:
-        """Return the remaining mini-batches of a run."""
-        whole = max(1, checked.rounds * checked.trials)
-        return max(1, checked.steps) * (1 - checked.done / whole)
 
     def _started(self, batch_run: BatchRun) -> None:
         self._began = time.monotonic() if self._began is None else self._began
@@ -141,7 +131,6 @@ class BatchScreen:
         going = self._going.pop(outcome.batch_run, None)
         self._bars.drop(str(id(outcome.batch_run)))
         self._ended += 1
-        self._weight_done += self._weights.get(outcome.batch_run, self._usual)
         if outcome.state == "failed":
             self.failed.append(outcome)
         if self.quiet:
@@ -154,15 +143,9 @@ class BatchScreen:
     @property
     def _done(self) -> int:
         """Number of finished runs; for a search those that it started."""
-        return self._ended + (self._there if len(self._weights) >= self.total else 0)
+        return self._ended + self._there
 
     # --- the lines --------------------------------------------------------------------------------
-
-    @property
-    def _usual(self) -> float:
-        """Weight of a run with unknown steps."""
-        known = [weight for weight in self._weights.values() if weight]
-        return sum(known) / len(known) if known else 1.0
 
     def _draw(self) -> None:
         if self.quiet or not self._bars.live or self._began is None:
@@ -176,17 +159,11 @@ class BatchScreen:
         self._bars.show("all", ", ".join(parts), self._done / max(1, self.total), ALL)
 
     def _time_left(self) -> str:
-        """Estimate the time left from finished and remaining mini-batches."""
+        """Estimate the time left from the finished share of the runs to do."""
         assert self._began is not None
-        usual = self._usual
-        known = sum(weight for weight in self._weights.values())
-        whole = known if len(self._weights) >= self.total else usual * self.total
-        finished = self._weight_done
-        for batch_run, going in self._going.items():
-            if going.rounds > going.before:
-                share = (going.done - going.before) / (going.rounds - going.before)
-                finished += max(0.0, share) * self._weights.get(batch_run, usual)
-        if finished <= 0 or finished >= whole:
+        whole = self.total - self._there
+        finished = self._ended + sum(going.share for going in self._going.values())
+        if not 0 < finished < whole:
             return ""
         return clock((time.monotonic() - self._began) * (whole - finished) / finished)
 
@@ -195,10 +172,6 @@ def _status(going: _Going) -> str:
     parts = [f"round {going.done}/{going.rounds}" if going.rounds else "starting"]
     if going.last is not None and going.best is not None:
         parts.append(f"acc {going.last:.1%}, best {going.best:.1%}")
-    now = going.done - going.before
-    if now > 0 and going.rounds > going.done:
-        each = (time.monotonic() - going.began) / now
-        parts.append(f"{clock(each * (going.rounds - going.done))} left")
     return "  ".join(parts)
 
 

@@ -183,11 +183,6 @@ def _spinner() -> str:
     return "dots" if encodes("⠋") else "line"
 
 
-def is_live(screen: Console) -> bool:
-    """Return True if lines can be redrawn on a terminal."""
-    return screen.is_terminal and not screen.is_dumb_terminal
-
-
 class Bars:
     """Live lines with bars at the bottom of a terminal; elsewhere only plain lines are printed."""
 
@@ -199,7 +194,7 @@ class Bars:
     @property
     def live(self) -> bool:
         """True if live lines are shown."""
-        return is_live(self._console)
+        return self._console.is_terminal and not self._console.is_dumb_terminal
 
     def show(self, label: str, status: str, share: float | None = None, key: str = "") -> None:
         """Show or update a live line.
@@ -252,61 +247,3 @@ class Bars:
         )
         progress.start()
         return progress
-
-
-Board = tuple[Row, Sequence[Row], str]
-"""Headings, rows, and a line below the table."""
-
-
-def board(make: Callable[[int], Board], right: Iterable[str]) -> None:
-    """Print a board once.
-
-    Args:
-        make: Returns the board for a width.
-        right: Right-aligned columns.
-    """
-    screen = console()
-    screen.print(_drawn(make(screen.width), right))
-
-
-def _drawn(made: Board, right: Iterable[str]) -> Any:  # noqa: ANN401 - something to print
-    from rich.console import Group
-    from rich.text import Text
-
-    columns, rows, below = made
-    grid = _table(columns, right, [name for name in columns[1:] if name])
-    for row in rows:
-        grid.add_row(*map(_cell, row))
-    return Group(*([grid] if rows else []), Text(shown(below), style="dim"))
-
-
-class Live:
-    """A board that is redrawn in place on a terminal.
-
-    Args:
-        right: Right-aligned columns.
-    """
-
-    def __init__(self, right: Iterable[str]) -> None:
-        from rich.live import Live as _Live
-
-        self._console, self._right = console(), [*right]
-        self._live = _Live(console=self._console, auto_refresh=False)
-
-    @property
-    def draws(self) -> bool:
-        """True if the board is drawn."""
-        return is_live(self._console)
-
-    def __enter__(self) -> Live:
-        if self.draws:
-            self._live.start()
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        if self.draws:
-            self._live.stop()
-
-    def show(self, make: Callable[[int, int], Board]) -> None:
-        """Redraw the board; `make` returns it for a width and a height."""
-        self._live.update(_drawn(make(*self._console.size), self._right), refresh=True)

@@ -1,6 +1,6 @@
 """Recorded runs as objects: figures, weights, predictions, observations, scores of new data.
 
-``monitor.py`` follows runs that go on, and ``removal.py`` removes runs.
+``removal.py`` removes runs.
 
 Imports: data, errors, federation, hooks, records, system.
 Start with ``recorded_run.py`` (`protofl.load_run`), then ``scorer.py``.

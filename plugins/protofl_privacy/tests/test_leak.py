@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import binomtest, mannwhitneyu, norm
 from slowness import SLOW, quick
 
@@ -16,7 +15,6 @@ from protofl_privacy import intervals, leak
 from protofl_privacy.evidence import Evidence
 from protofl_privacy.labels import label_leaks
 from protofl_privacy.membership import membership_leaks
-from protofl_privacy.properties import property_leaks
 from protofl_privacy.reconstruction import reconstruction_leaks
 from protofl_privacy.regression import Regression
 from protofl_privacy.report_section import section
@@ -165,7 +163,7 @@ def test_each_sample_is_in_some_shadow_runs_and_out_of_others():
     assert abs(inside.sum(1).mean() - 75) < 3
 
 
-# --- labels, properties, reconstruction -----------------------------------------------------------
+# --- labels, reconstruction -----------------------------------------------------------------------
 
 
 @SLOW
@@ -179,34 +177,6 @@ def test_labels_are_read_from_counts_classes_and_heads(tmp_path):
     assert found["prototypes"].presence.value == 1 and not found["prototypes"].exact
     assert 0 < found["prototypes"].distance.value < found["prototypes"].guess.value
     assert found["head/*"].presence.value > 0.9
-
-
-@SLOW
-def test_a_property_is_predicted_if_uploads_depend_on_it():
-    class Fake:
-        clients, num_classes, seed = list(range(20)), 2, 0
-
-        def __init__(self, shift):
-            generator = torch.Generator().manual_seed(1)
-            site = np.array([c % 2 for c in self.clients for _ in range(3)])
-            self.uploads = {
-                c: pf.Payload(
-                    rows=torch.randn(2, 3, generator=generator) + shift * (c % 2),
-                    classes=torch.tensor([0, 1]),
-                )
-                for c in self.clients
-            }
-            data = type("Data", (), {"columns": {"site": site, "same": site * 0}})
-            self.plan = type("Plan", (), {"data": data})
-
-        def members(self, client):
-            return torch.arange(3 * client, 3 * client + 3)
-
-    strong, none = ({each.column: each.auc for each in property_leaks(Fake(s))} for s in (3.0, 0.0))
-    assert strong["site"].value > 0.95 and strong["same"].why == "all clients have 0"
-    assert none["site"].low < 0.5 < none["site"].high
-    with pytest.raises(pf.UsageError, match="--column sex: the data have no such column"):
-        property_leaks(Fake(0.0), ["sex"])
 
 
 def test_a_regression_learns_and_does_not_invent():

@@ -66,7 +66,5 @@ def test_shadows_need_recorded_uploads(run):
 def test_mistakes_are_named(run):
     result = typed(run, "--shadows", 1)
     assert result.exit_code == 2 and "needs at least 2" in result.output
-    result = typed(run, "--column", "sex")
-    assert result.exit_code == 2 and "the data have no such column" in result.output
     result = typed(run, "--round", 7)
     assert result.exit_code == 2 and "no uploads of round 7" in result.output

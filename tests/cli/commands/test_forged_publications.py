@@ -410,7 +410,6 @@ def test_no_reader_writes_into_a_published_folder(folder, cli, tmp_path):
         ("compare", folder),
         ("report", folder, "--out", tmp_path / "page.html"),
         ("plot", "curve", folder, "--out", tmp_path / "curve.svg"),
-        ("watch", folder, "--once"),
     ):
         found = cli(*words)
         assert found.exit_code in (0, 1), found.output + found.stderr

@@ -119,7 +119,6 @@ def test_a_new_command_reads_a_run(installed, cli, tiny):
     assert found.exit_code == 0 and found.output.startswith("round 1: 0.")
     found = cli("my-command", "run", "--accuracy", "0.01", "--json")
     assert json.loads(found.stdout).keys() == {"round", "test_accuracy"}
-    assert "The test accuracy of the round." in cli("show", "schema/my-command").stdout
     found = cli("my-command", "run", "--accuracy", "1")
     assert found.exit_code == 2 and "did not reach an accuracy of 1" in found.stderr
     checked = cli("check", "command/my-command")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 
 import pytest
@@ -12,9 +11,8 @@ from protofl import Config, __version__
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import donation
-from protofl.hooks.wire.keys import RUNTIME_KEYS
 from protofl.system.options.plugin_options import option_names
-from protofl_cli.pages import topic_pages
+from protofl_cli.pages import machine_page
 
 PLUGINS = Registry().plugins()
 LARGE = {"htfe3", "htfe4", "htfe5", "htfe8", "htfe9", "htm10", "htfe8-htc4", "res34-htc4"}
@@ -179,21 +177,11 @@ def test_the_page_of_the_machine(cli, monkeypatch, tmp_path):
     ):
         assert word in output
     assert "~/.cache/protofl" in output and "my-own-name" not in output
-    extras = importlib.metadata.metadata("protofl").get_all("Provides-Extra")
-    assert topic_pages.ENABLES.keys() == {*extras}
 
 
 def test_every_extra_is_found_if_its_packages_are_installed(cli, monkeypatch):
     """Names of extras may have hyphens, and flower's package depends on the version of Python."""
-    monkeypatch.setattr(topic_pages, "_is_there", lambda package: True)
+    monkeypatch.setattr(machine_page, "_is_there", lambda package: True)
     lines = cli("show", "machine").output.splitlines()
     missing = [line.split() for line in lines if line.lstrip().startswith("not installed")]
     assert missing == [["not", "installed", "none"]]
-
-
-def test_the_page_of_the_wire(cli):
-    output = cli("show", "wire").output
-    rows = {line.split()[0]: line for line in output.splitlines()[3:] if line[:1].strip()}
-    assert [*RUNTIME_KEYS] == [*rows][: len(RUNTIME_KEYS)]
-    assert "[n, C]" in rows["class_logits"] and "feddistill" in rows["class_logits"]
-    assert rows.keys() >= {"adapter/*", "auxiliary/*", "guides"}

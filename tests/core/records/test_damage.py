@@ -22,7 +22,6 @@ from protofl.records.run_index import runs_in
 from protofl.runs.results import configuration as config
 from protofl.system.files.lock import folder_lock
 from protofl_cli.app import app
-from protofl_cli.commands import watch
 
 pytestmark = pytest.mark.always
 
@@ -298,10 +297,9 @@ def test_a_flipped_bit_in_the_weights_of_a_finished_run(tmp_path, folders, part)
 def test_a_run_that_ended_without_a_word_says_so(tmp_path, folders, monkeypatch):
     """An example is a run in which a hook calls ``os._exit(0)``."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(watch, "GRACE", 0.0)
     shutil.copytree(folders.cut, "runs/a")
     words, told = "ended without a summary in round 4", []
-    for command in ("runs list", "runs show runs/a", "plot curve runs/a", "watch runs"):
+    for command in ("runs list", "runs show runs/a", "plot curve runs/a"):
         result = CliRunner().invoke(app, command.split())
         assert words in " ".join(result.output.split()), command
     assert words in pf.report("runs/a")

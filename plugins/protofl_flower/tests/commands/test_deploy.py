@@ -112,7 +112,7 @@ def test_init_and_add_site_make_a_federation(cli, tmp_path):
     lab, site = tmp_path / "lab", tmp_path / "site"
     made = cli("deploy", "init", lab, "--public", "fl.example.org:443")
     assert made.exit_code == 0, made.output
-    for name in ("ca.key", "server.key", "secret"):
+    for name in ("server.key", "secret"):
         assert stat.S_IMODE((lab / name).stat().st_mode) == 0o600
     assert "location /v1/fleet/" in (lab / "proxy.conf").read_text()
     half = cli("deploy", "init", tmp_path / "half", "--public", "x:1", "--sample", "1x8x8")
@@ -460,35 +460,6 @@ def programs_of(folder):
             command = path.read_bytes()
             found += [command] if str(folder).encode() in command else []
     return found
-
-
-@needs_keys
-def test_keys_are_renewed_and_errors_name_the_date(cli, tmp_path, monkeypatch):
-    lab = tmp_path / "lab"
-    monkeypatch.setattr(keys, "DAYS", 0)
-    assert cli("deploy", "init", lab, "--public", "fl.example.org:443").exit_code == 0
-    made = {name: (lab / name).read_bytes() for name in ("ca.crt", "server.crt", "server.key")}
-    expired = cli("deploy", "link", lab)
-    day = f"{keys.end_of(made['server.crt']):%Y-%m-%d}"
-    assert expired.exit_code == 2
-    assert f"server.crt expired on {day}" in " ".join(expired.output.split())
-    assert "deploy keys renew" in expired.output
-    monkeypatch.setattr(keys, "DAYS", 825)
-    renewed = cli("deploy", "keys", "renew", lab)
-    assert renewed.exit_code == 0, renewed.output
-    assert "for all nodes" not in renewed.output
-    assert (lab / "ca.crt").read_bytes() == made["ca.crt"]
-    assert (lab / "server.key").read_bytes() != made["server.key"]
-    assert stat.S_IMODE((lab / "server.key").stat().st_mode) == 0o600
-    context = ssl.create_default_context(cafile=str(lab / "ca.crt"))
-    context.load_cert_chain(lab / "server.crt", lab / "server.key")  # they fit
-    keys.check_dates(lab)
-    # A federation's certificate that ends too early is renewed with the same key.
-    monkeypatch.setattr(keys, "DAYS", 5000)
-    assert "for all nodes" in cli("deploy", "keys", "renew", lab).output
-    (lab / "ca.key").unlink()
-    lost = cli("deploy", "keys", "renew", lab)
-    assert lost.exit_code == 2 and "ca.key" in lost.output
 
 
 @needs_keys

@@ -12,7 +12,6 @@ import protofl as pf
 from protofl_privacy.evidence import ATTACKERS, Evidence, families
 from protofl_privacy.labels import LabelLeak, label_leaks, true_keys
 from protofl_privacy.membership import MembershipLeak, membership_leaks, strongest
-from protofl_privacy.properties import PropertyLeak, property_leaks
 from protofl_privacy.reconstruction import Reconstructions, picture, reconstruction_leaks
 
 FOLDER, FILE, PICTURE = "leak", "leak.json", "reconstruction.png"
@@ -33,7 +32,6 @@ class Leak:
         labels: Label inference.
         membership: Membership inference.
         reconstructions: Reconstruction.
-        properties: Property inference.
         shadows: Number of shadow runs.
         notes: Notes for the user.
         true: Keys that say what the clients have (`labels.true_keys`).
@@ -48,7 +46,6 @@ class Leak:
     labels: list[LabelLeak]
     membership: list[MembershipLeak]
     reconstructions: Reconstructions
-    properties: list[PropertyLeak]
     shadows: int = 0
     notes: list[str] = field(default_factory=list)
     true: set[str] = field(default_factory=set)
@@ -66,7 +63,6 @@ class Leak:
             "labels": [leak.to_values() for leak in self.labels],
             "membership": [leak.to_values() for leak in self.membership],
             "reconstruction": [leak.to_values() for leak in self.reconstructions.leaks],
-            "properties": [leak.to_values() for leak in self.properties],
             "notes": self.notes,
         }
 
@@ -79,7 +75,6 @@ def measure(
     clients: int = 50,
     budget: int = 2000,
     shadows: Sequence[pf.Run] = (),
-    columns: Sequence[str] = (),
     seed: int = 0,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Leak:
@@ -92,7 +87,6 @@ def measure(
         clients: Largest number of attacked clients.
         budget: Largest number of samples of other clients that the attacker has.
         shadows: Shadow runs for LiRA (`shadow.shadow_runs`).
-        columns: Columns to predict; none for all columns of the data.
         seed: Seed of all draws of the attackers.
         progress: Takes the name of each stage.
 
@@ -111,8 +105,6 @@ def measure(
     membership = membership_leaks(evidence, shadow_evidence)
     progress("reconstruction")
     reconstructions = reconstruction_leaks(evidence)
-    progress("properties")
-    properties = property_leaks(evidence, columns)
     return Leak(
         run.folder,
         run.name,
@@ -123,7 +115,6 @@ def measure(
         labels,
         membership,
         reconstructions,
-        properties,
         len(shadows),
         _notes(evidence),
         true_keys(evidence),
@@ -165,7 +156,6 @@ def key_table(leak: Leak) -> list[dict[str, str]]:
             "labels": _labels_of(leak, key),
             "membership": _membership_of(leak, key),
             "reconstruction": _reconstruction_of(leak, key),
-            "properties": _properties_of(leak, key),
         }
         for key, meaning in leak.keys.items()
     ]
@@ -203,17 +193,6 @@ def _reconstruction_of(leak: Leak, key: str) -> str:
     if sent is None:
         return "not measured: no rows were sent" if found else NOT_ATTACKED
     return f"{sent.psnr.text(1)} dB, gain {sent.gain.text(1)} dB over the class mean"
-
-
-def _properties_of(leak: Leak, key: str) -> str:
-    found = [each for each in leak.properties if each.key == key]
-    measured = [each for each in found if each.auc.value is not None]
-    if measured:
-        best = max(measured, key=lambda each: each.auc.value or 0.0)
-        return f"{best.column}: AUC {best.auc.text()}"
-    if found:
-        return f"not measured: {found[0].column}: {found[0].auc.why}"
-    return "not measured: the data have no columns" if not leak.properties else NOT_ATTACKED
 
 
 def write(leak: Leak, shape: tuple[int, ...], folder: Path | None = None) -> Path:

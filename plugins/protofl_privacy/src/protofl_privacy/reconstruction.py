@@ -14,20 +14,18 @@ A reconstruction is compared with the most similar of the samples behind the pro
 is the mean of the attacker's samples of the class, which needs no upload: a mean of many samples is
 easy to guess. Only the gain over the baseline is a leak.
 
-Images: PSNR = 10 log₁₀(1 / MSE) in dB for pixels from 0 to 1, SSIM (Wang et al., 2004), and LPIPS
-(Zhang et al., 2018) if the package ``lpips`` is installed. Other samples: PSNR alone, of values
-that are scaled to 0…1.
+Images: PSNR = 10 log₁₀(1 / MSE) in dB for pixels from 0 to 1, SSIM (Wang et al.,
+2004). Other samples: PSNR alone, of values that are scaled to 0…1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from protofl_privacy.evidence import Evidence, classes_in
 from protofl_privacy.intervals import Number, mean
@@ -57,7 +55,6 @@ class ReconstructionLeak:
         gain: PSNR minus that of the baseline, row by row.
         ssim: SSIM to the most similar sample; of images only.
         baseline_ssim: The same of the mean sample.
-        lpips: LPIPS, where 0 is equal; of images only.
         mse: Mean squared error to the most similar sample.
     """
 
@@ -70,7 +67,6 @@ class ReconstructionLeak:
     gain: Number
     ssim: Number
     baseline_ssim: Number
-    lpips: Number
     mse: Number
 
     def to_values(self) -> dict[str, Any]:
@@ -221,7 +217,7 @@ def _judged(
     errors = [float((each.row - each.nearest).square().mean()) for each in rows]
     shape = evidence.plan.data.x.shape[1:]
     similar, base_similar = (
-        _over(rows, shape, evidence, structural_similarity, which) for which in ("row", "baseline")
+        _similarity(rows, shape, evidence, which) for which in ("row", "baseline")
     )
     return ReconstructionLeak(
         "prototypes",
@@ -233,30 +229,28 @@ def _judged(
         mean(ours - base, evidence.seed),
         similar,
         base_similar,
-        _over(rows, shape, evidence, perceptual_distance(), "row"),
         mean(errors, evidence.seed),
     )
 
 
-Measure = Callable[[np.ndarray, np.ndarray], float]
-
-
-def _over(
+def _similarity(
     rows: list[Decoded],
     shape: tuple[int, ...],
     evidence: Evidence,
-    measure: Measure | str,
     which: str,
 ) -> Number:
-    """Return the mean of a measure of images over rows."""
+    """Return the mean SSIM of images over rows."""
     if evidence.plan.data.sample.kind != "image":
         return Number(None, why="the samples are not images")
-    if isinstance(measure, str):
-        return Number(None, why=measure)
     try:
         nearest = "nearest" if which == "row" else "baseline_nearest"
-        pairs = [(getattr(each, which), getattr(each, nearest)) for each in rows]
-        values = [measure(*(each.reshape(shape).numpy() for each in pair)) for pair in pairs]
+        values = [
+            structural_similarity(
+                getattr(each, which).reshape(shape).numpy(),
+                getattr(each, nearest).reshape(shape).numpy(),
+            )
+            for each in rows
+        ]
     except ImportError:
         return Number(None, why="the package scikit-image is not installed")
     return mean(values, evidence.seed)
@@ -270,25 +264,6 @@ def structural_similarity(image: np.ndarray, other: np.ndarray) -> float:
     window = min(7, side if side % 2 else side - 1)
     measure: Any = metrics.structural_similarity
     return float(measure(image, other, win_size=window, channel_axis=0, data_range=1.0))
-
-
-def perceptual_distance() -> Measure | str:
-    """Return LPIPS with AlexNet of two images, or the reason why it is not there."""
-    try:
-        import lpips
-    except ImportError:
-        return "the package lpips is not installed"
-    net = lpips.LPIPS(net="alex", verbose=False)
-
-    def distance(image: np.ndarray, other: np.ndarray) -> float:
-        pair = torch.from_numpy(np.stack([image, other])).float()
-        pair = pair.expand(-1, 3, -1, -1) if pair.shape[1] == 1 else pair
-        if min(pair.shape[2:]) < 64:
-            pair = nn.functional.interpolate(pair, size=(64, 64), mode="bilinear")
-        with torch.no_grad():
-            return float(net(pair[:1], pair[1:], normalize=True))
-
-    return distance
 
 
 def picture(found: Reconstructions, shape: tuple[int, ...]) -> Figure | None:

@@ -45,7 +45,7 @@ def section(run: pf.Run) -> dict[str, Any] | None:
 
 def tables(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the tables of a result, as `leak.Leak.to_values` gives it."""
-    keys = ["key", "labels", "membership", "reconstruction", "properties"]
+    keys = ["key", "labels", "membership", "reconstruction"]
     result = [
         {
             "caption": "Each key of the wire: the strongest attack that read it",
@@ -115,26 +115,15 @@ def tables(found: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "compared with the class mean",
                 "columns": [
                     *("attacker", "samples behind", "rows", "PSNR", "class mean", "gain"),
-                    *("SSIM", "class mean's", "LPIPS"),
+                    *("SSIM", "class mean's"),
                 ],
                 "rows": [
                     [
                         *(str(row[name]) for name in ("attacker", "behind", "rows")),
                         *(_text(row[name], 1) for name in ("psnr", "baseline", "gain")),
-                        *(_text(row[name]) for name in ("ssim", "baseline_ssim", "lpips")),
+                        *(_text(row[name]) for name in ("ssim", "baseline_ssim")),
                     ]
                     for row in found["reconstruction"]
-                ],
-            }
-        )
-    if found["properties"]:
-        result.append(
-            {
-                "caption": "Properties: a column of the data, predicted from a client's upload",
-                "columns": ["column", "key", "clients", "AUC"],
-                "rows": [
-                    [row["column"], row["key"], str(row["clients"]), _text(row["auc"])]
-                    for row in found["properties"]
                 ],
             }
         )
@@ -154,7 +143,7 @@ def _text(values: Mapping[str, Any], digits: int = 3) -> str:
     return "–" if number.value is None else number.text(digits)
 
 
-NAMES = {"tpr": "true-positive rate", "others": "others' AUC", "psnr": "PSNR", "lpips": "LPIPS"}
+NAMES = {"tpr": "true-positive rate", "others": "others' AUC", "psnr": "PSNR"}
 NAMES |= {"ssim": "SSIM", "baseline_ssim": "SSIM of the class mean", "auc": "AUC"}
 NAMES |= {"presence": "presence AUC", "by_size": "AUC by samples of the class"}
 
@@ -162,7 +151,7 @@ NAMES |= {"presence": "presence AUC", "by_size": "AUC by samples of the class"}
 def _reasons(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return each kind of number that was not measured, with the reason."""
     result: dict[tuple[str, str], None] = {}
-    for part in ("labels", "membership", "reconstruction", "properties"):
+    for part in ("labels", "membership", "reconstruction"):
         for row in found[part]:
             for name, value in row.items():
                 each = value.values() if name in ("tpr", "by_size") else [value]

@@ -68,7 +68,6 @@ def test_a_user_without_a_home(homeless, few, tmp_path, monkeypatch):
         ["compare", "~nobody-here/r", "~nobody-here/s"],
         ["partition", "show", "--data-dir", "~nobody-here"],
         ["sweep", "local", "--models", "cnn4", "--grid", "lr=1,2", "--out", "~nobody-here/s"],
-        ["watch", "~nobody-here"],
     ],
     ids=" ".join,
 )

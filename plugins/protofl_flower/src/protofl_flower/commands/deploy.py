@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -33,7 +33,7 @@ def _typed(method: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in {"method": method, **values}.items() if v is not None and v != []}
 
 
-@prints_json("protofl_flower.commands.json_models:Rehearsal")
+@prints_json
 def rehearse(
     method: Annotated[str | None, typer.Argument(metavar="METHOD", help="The method.")] = None,
     sites: Annotated[
@@ -84,7 +84,7 @@ Federated = Annotated[
 Folder = Annotated[Path, typer.Argument(metavar="FEDERATION", help="Folder of the federation.")]
 
 
-@prints_json("protofl_cli.public:PairTable")
+@prints_json
 def init(
     folder: Annotated[Path, typer.Argument(metavar="FEDERATION", help="New folder.")],
     public: Annotated[
@@ -106,8 +106,8 @@ def init(
 ) -> None:
     """Make a federation: certificates, a secret, federation.toml, a proxy's configuration.
 
-    With --sample and --classes, runs train on the sites' own data. Keep ca.key and server.key
-    secret. Give ca.crt to every node.
+    With --sample and --classes, runs train on the sites' own data. Keep server.key secret.
+    Give ca.crt to every node.
     """
     from protofl_flower.deployment.link import make_federation
     from protofl_flower.deployment.service_files import write_link_files
@@ -129,14 +129,10 @@ def init(
         *((file.name, str(file)) for file in files),
         ("next", f"protofl deploy add-site {folder} NAME KEY.pub --client 0"),
     ]
-    _show(rows, as_json=as_json)
-
-
-def _show(rows: list[tuple[str, str]], *, as_json: bool) -> None:
     if as_json:
         print_json({"rows": pair_values(rows)})
-    else:
-        pairs(rows)
+        return
+    pairs(rows)
 
 
 def add_site(
@@ -178,29 +174,6 @@ def link(folder: Folder, debug: Debug = False) -> None:
                 time.sleep(2)
     except KeyboardInterrupt as stop:
         raise typer.Exit(interrupted(stop, "the link has ended")) from None
-
-
-@prints_json("protofl_cli.public:PairTable")
-def keys(
-    action: Annotated[Literal["renew"], typer.Argument(metavar="renew", help="What to do.")],
-    folder: Folder,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Renew the certificate of a link; keys of nodes stay valid.
-
-    Restart the link afterwards. The command says if nodes need the new ca.crt.
-    """
-    from protofl_flower.deployment.federation_file import read_federation
-    from protofl_flower.deployment.keys import renew_certificates
-    from protofl_flower.deployment.link import hosts_of
-
-    federation = read_federation(folder)
-    end, authority = renew_certificates(federation.folder, hosts_of(federation.public))
-    rows = [("valid until", f"{end:%Y-%m-%d}"), ("next", f"protofl deploy link {folder}")]
-    if authority:
-        rows.insert(1, ("for all nodes", str(federation.folder / "ca.crt")))
-    _show(rows, as_json=as_json)
 
 
 def run(
@@ -248,7 +221,7 @@ def run(
         raise typer.Exit(interrupted(stop, do)) from None
 
 
-@prints_json("protofl_flower.commands.json_models:FederationStatus")
+@prints_json
 def status(folder: Folder, as_json: Json = False, debug: Debug = False) -> None:
     """Show the sites of a federation, whether they are online, and its runs."""
     from protofl_flower.deployment.federation_file import read_federation
@@ -311,7 +284,6 @@ app = group_of(
         "init": init,
         "add-site": add_site,
         "link": link,
-        "keys": keys,
         "run": run,
         "status": status,
         "stop": stop,

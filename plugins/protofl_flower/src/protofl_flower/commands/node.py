@@ -27,7 +27,7 @@ from protofl_cli.public import (
 Folder = Annotated[Path, typer.Argument(metavar="NODE", help="Folder of the node.")]
 
 
-@prints_json("protofl_flower.commands.json_models:MadeNode")
+@prints_json
 def init(
     folder: Annotated[Path, typer.Argument(metavar="NODE", help="New folder.")],
     link: Annotated[
@@ -81,7 +81,7 @@ def start(folder: Folder, debug: Debug = False) -> None:
         raise typer.Exit(interrupted(stop, "the node has ended")) from None
 
 
-@prints_json("protofl_flower.commands.json_models:NodeChecks")
+@prints_json
 def check(folder: Folder, as_json: Json = False, debug: Debug = False) -> None:
     """Check settings, policy, keys, device, disk and link of a node, a line each.
 
@@ -100,7 +100,7 @@ def check(folder: Folder, as_json: Json = False, debug: Debug = False) -> None:
         raise pf.UsageError(f"the node cannot start: {', '.join(wrong)}")
 
 
-@prints_json("protofl_flower.commands.json_models:NodeExport")
+@prints_json
 def export(
     folder: Folder,
     out: Annotated[

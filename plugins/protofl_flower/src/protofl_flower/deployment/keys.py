@@ -13,11 +13,8 @@ from typing import Any
 import protofl as pf
 from protofl_flower.deployment.programs import EXTRA
 
-DAYS = 825
-"""Days for which a server's certificate is valid."""
-
-AUTHORITY_DAYS = 3650
-"""Days for which a federation's certificate is valid: nodes have a copy of it."""
+DAYS = 3650
+"""Days for which certificates are valid."""
 
 
 def check_library() -> None:
@@ -84,85 +81,16 @@ def read_public_key(path: Path) -> str:
 
 
 def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
-    """Write ``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key``.
+    """Write ``ca.crt``, ``server.crt`` and ``server.key``; no further certificate can be signed.
 
     Args:
         folder: The folder.
         hosts: Names and addresses under which nodes reach the server.
     """
     authority, server = _new_key(), _new_key()
-    for name, key in (("ca.key", authority), ("server.key", server)):
-        write_secret(folder / name, _private(key))
+    write_secret(folder / "server.key", _private(server))
     (folder / "ca.crt").write_bytes(_authority(authority))
     (folder / "server.crt").write_bytes(_server(server, authority, hosts))
-
-
-def renew_certificates(folder: Path, hosts: Sequence[str]) -> tuple[datetime, bool]:
-    """Replace ``server.crt`` and ``server.key``, and ``ca.crt`` if it ends before them.
-
-    Args:
-        folder: The federation's folder, with ``ca.key``.
-        hosts: Names and addresses under which nodes reach the server.
-
-    Returns:
-        The new end, and True if ``ca.crt`` is new, so that every node needs it.
-
-    Raises:
-        UsageError: ``ca.key`` is missing or damaged.
-    """
-    check_library()
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    try:
-        authority = load_pem_private_key((folder / "ca.key").read_bytes(), None)
-        end = end_of((folder / "ca.crt").read_bytes())
-    except (OSError, ValueError, TypeError) as error:
-        raise pf.UsageError(
-            f"the key of the federation cannot be read: {error}",
-            do="restore ca.key and ca.crt, or make a new federation: protofl deploy init",
-        ) from None
-    server, ends = _new_key(), end < datetime.now(UTC) + timedelta(days=DAYS)
-    made = {"server.key": _private(server), "server.crt": _server(server, authority, hosts)}
-    if ends:
-        made["ca.crt"] = _authority(authority)
-    for name, data in made.items():
-        temporary = folder / f"{name}.part"
-        temporary.unlink(missing_ok=True)
-        write_secret(temporary, data)
-        if name.endswith(".crt"):
-            temporary.chmod(0o644)
-        temporary.replace(folder / name)
-    return end_of(made["server.crt"]), ends
-
-
-def end_of(data: bytes) -> datetime:
-    """Return the time at which a certificate expires.
-
-    Raises:
-        ValueError: It is not a certificate.
-    """
-    from cryptography import x509
-
-    end: datetime = x509.load_pem_x509_certificate(data).not_valid_after_utc
-    return end
-
-
-def check_dates(folder: Path) -> None:
-    """Check that the certificates of a federation are valid now.
-
-    Raises:
-        UsageError: One has expired; Flower's programs do not say so.
-    """
-    for name in ("server.crt", "ca.crt"):
-        try:
-            end = end_of((folder / name).read_bytes())
-        except (OSError, ValueError) as error:
-            raise pf.UsageError(f"{folder / name} cannot be read: {error}") from None
-        if end < datetime.now(UTC):
-            raise pf.UsageError(
-                f"{folder / name} expired on {end:%Y-%m-%d}",
-                do=f"protofl deploy keys renew {folder}; then start the link again",
-            )
 
 
 def _private(key: Any) -> bytes:  # noqa: ANN401 - a class of an extra
@@ -181,7 +109,7 @@ def _authority(key: Any) -> bytes:  # noqa: ANN401 - a class of an extra
     from cryptography.hazmat.primitives.serialization import Encoding
 
     limits, name = x509.BasicConstraints(True, 0), _name(ISSUER)
-    made = _certificate(name, name, key, key, limits, [], AUTHORITY_DAYS)
+    made = _certificate(name, name, key, key, limits, [], DAYS)
     return bytes(made.public_bytes(Encoding.PEM))
 
 

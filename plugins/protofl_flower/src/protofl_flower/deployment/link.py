@@ -15,7 +15,6 @@ import protofl as pf
 from protofl_flower.deployment import programs
 from protofl_flower.deployment.federation_file import Federation
 from protofl_flower.deployment.keys import (
-    check_dates,
     check_library,
     make_certificates,
     pem_of,
@@ -47,16 +46,12 @@ def make_federation(
     if folder.exists() and any(folder.iterdir()):
         raise pf.UsageError(f"{folder} is not empty", do="give a new folder")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    make_certificates(folder, hosts_of(public))
+    hosts = [*dict.fromkeys([public.rpartition(":")[0], "localhost", "127.0.0.1"])]
+    make_certificates(folder, hosts)
     write_secret(folder / "secret", secrets.token_bytes(32))
     made = Federation(folder, port, public, [], data or {})
     made.write()
     return made
-
-
-def hosts_of(public: str) -> list[str]:
-    """Return the names under which a link's certificate is valid, of its address HOST:PORT."""
-    return [*dict.fromkeys([public.rpartition(":")[0], "localhost", "127.0.0.1"])]
 
 
 @contextmanager
@@ -65,10 +60,9 @@ def running_link(federation: Federation) -> Iterator[Callable[[], None]]:
 
     Raises:
         RunFailure: A program did not start.
-        UsageError: The link runs already, a certificate has expired, or the port is taken.
+        UsageError: The link runs already, or the port is taken.
     """
     with folder_lock(federation.folder, "federation"):
-        check_dates(federation.folder)
         check_port(federation.port)
         with _programs(federation) as check:
             yield check
@@ -135,13 +129,8 @@ def flwr(federation: Federation, *arguments: str) -> dict[str, Any]:
 
     Raises:
         RunFailure: The call failed.
-        UsageError: A certificate has expired.
     """
-    try:
-        return call(arguments, connection(federation))
-    except pf.RunFailure:
-        check_dates(federation.folder)  # Flower's words are about the network
-        raise
+    return call(arguments, connection(federation))
 
 
 def node_states(federation: Federation) -> dict[str, str]:

@@ -13,7 +13,6 @@ import protofl as pf
 from protofl_flower.deployment import programs
 from protofl_flower.deployment.node_process import (
     check_clock,
-    expiry,
     link_of,
     look_at,
     settings_of,
@@ -98,8 +97,7 @@ def _link(folder: Path) -> str:
         check_clock(ahead)
         return f"{address} answers, {version}"
     except ssl.SSLCertVerificationError as error:
-        problem = f"the certificate of {address} is refused: {error.verify_message}"
-        problem += expiry(address, folder / "ca.crt")
-        raise pf.UsageError(problem) from None
+        what = f"the certificate of {address} is refused: {error.verify_message}"
+        raise pf.UsageError(what) from None
     except OSError as error:
         raise pf.UsageError(f"{address} does not answer: {error}") from None

@@ -19,7 +19,7 @@ from typing import Any
 
 import protofl as pf
 from protofl_flower.deployment import programs
-from protofl_flower.deployment.keys import check_library, end_of, make_node_key
+from protofl_flower.deployment.keys import check_library, make_node_key
 from protofl_flower.deployment.programs import Child, environment, program
 from protofl_flower.files import folder_lock, read_toml
 
@@ -136,27 +136,6 @@ def cause_in(said: str) -> tuple[str, bool]:
     ), True
 
 
-def expiry(address: str, authority: Path) -> str:
-    """Return which certificate has expired, and when; empty if neither has.
-
-    Args:
-        address: The link, HOST:PORT.
-        authority: The certificate of the federation on this node.
-    """
-    host, _, port = address.rpartition(":")
-    certificates = []
-    with suppress(OSError, ValueError):
-        certificates.append((str(authority), authority.read_bytes()))
-    with suppress(OSError, ValueError):
-        sent = ssl.get_server_certificate((host, int(port)), timeout=10)
-        certificates.append((f"the certificate of {address}", sent.encode()))
-    for name, data in certificates:
-        with suppress(ValueError):
-            if (end := end_of(data)) < datetime.now(UTC):
-                return f"; {name} expired on {end:%Y-%m-%d}: protofl deploy keys renew"
-    return ""
-
-
 AHEAD, BEHIND = 5.0, 300.0
 """Seconds by which a node's clock may differ from the link's: nodes sign the time."""
 
@@ -224,7 +203,6 @@ def keep_running(folder: Path, say: Callable[[str], None]) -> None:
             said = log.read_bytes()[start:].decode(errors="replace") if log.is_file() else ""
             cause, heals = cause_in(said)
             if not heals:
-                cause += expiry(address, folder / "ca.crt") if "certificate" in cause else ""
                 raise pf.RunFailure(cause, do=problem.do) from None
             if not said:  # the host, which nothing on the link can heal
                 raise

@@ -21,7 +21,7 @@ from protofl_cli.public import (
 )
 
 
-@prints_json("protofl_privacy.commands.json_models:LeakOutput")
+@prints_json
 def leak(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     round_: Annotated[
@@ -43,10 +43,6 @@ def leak(
         int | None,
         option("--at-once", "N", "Shadow runs at the same time (default: one per core)", min=0),
     ] = None,
-    column: Annotated[
-        list[str] | None,
-        option("--column", "NAME", "Column of the data to predict; repeatable (default: all)"),
-    ] = None,
     seed: Annotated[int, option("--seed", "N", "Seed of the attackers' draws.", min=0)] = 0,
     out: Annotated[
         Path | None,
@@ -56,7 +52,7 @@ def leak(
     trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
-    """Measure what the uploads of a run reveal: labels, membership, samples, properties.
+    """Measure what the uploads of a run reveal: labels, membership, samples.
 
     Attacks the recorded uploads of a round. For a run without --record-uploads, two more rounds are
     recorded in RUN/leak. No found leak proves nothing.
@@ -90,7 +86,6 @@ def leak(
             clients=clients,
             budget=budget,
             shadows=drawn,
-            columns=column or (),
             seed=seed,
             progress=lambda stage: show(f"leak: {stage}"),
         )

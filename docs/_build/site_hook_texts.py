@@ -9,6 +9,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from protofl.errors import ProtoflError
+from protofl.hooks.discovery.kinds import hooks_of
+from protofl.hooks.discovery.registry import Registry
+
 WIDTH = 88
 
 WHEN = {
@@ -101,99 +105,6 @@ WHEN = {
 LONGEST = 40
 """Largest number of lines of an example."""
 
-EXAMPLES = {
-    ("method", "end_round"): '''
-@pf.hookimpl
-def end_round(self, server):
-    """Record the mean norm of the prototypes."""
-    rows = server.global_state.get("prototypes")
-    return {} if rows is None else {"length": float(rows.norm(dim=1).mean())}
-''',
-    ("method", "end_trial"): '''
-@pf.hookimpl
-def end_trial(self, server):
-    """End the trial when the prototypes are far enough apart."""
-    apart = float(server.state.get("margin", 0))
-    return f"the margin is {apart:.3g}" if apart > server.config.enough else ""
-''',
-    ("payload-transform", "train"): '''
-@pf.hookimpl
-def train(self, client, job):
-    """Take the sign of each gradient."""
-    optimizer, sums = job.torch_optimizer(), {}
-    for step, batch in enumerate(job.batches()):
-        z = job.model.features(batch.x)
-        terms = job.loss(batch, pf.Output(z, job.model.head(z)), step)
-        sum(terms.values()).backward()
-        for parameter in client.parameters():
-            if parameter.grad is not None:
-                parameter.grad.sign_()
-        optimizer.step()
-        optimizer.zero_grad()
-        for label, value in terms.items():
-            sums[label] = sums.get(label, 0) + value.item() * len(batch.x)
-    return sums
-''',
-    ("payload-transform", "encode_upload"): '''
-@pf.hookimpl
-def encode_upload(self, client, payload):
-    """Send floats as float16."""
-    return pf.Payload({k: v.half() if v.dtype == torch.float32 else v for k, v in payload.items()})
-''',
-    ("payload-transform", "decode_upload"): '''
-@pf.hookimpl
-def decode_upload(self, server, client_id, payload, form):
-    """Restore float32."""
-    return pf.Payload({k: v.float() if v.dtype == torch.float16 else v for k, v in payload.items()})
-''',
-    ("method", "receive_uploads"): '''
-@pf.hookimpl
-def receive_uploads(self, server, uploads):
-    """Drop clients with a prototype longer than 100."""
-    longest = {c: u["prototypes"].norm(dim=1).max() for c, u in uploads.items()}
-    return {c: u for c, u in uploads.items() if longest[c] <= 100}
-''',
-    ("payload-transform", "encode_download"): '''
-@pf.hookimpl
-def encode_download(self, server, client_id, payload):
-    """Send floats as float16."""
-    return pf.Payload({k: v.half() if v.dtype == torch.float32 else v for k, v in payload.items()})
-''',
-    ("payload-transform", "decode_download"): '''
-@pf.hookimpl
-def decode_download(self, client, payload, form):
-    """Restore float32."""
-    return pf.Payload({k: v.float() if v.dtype == torch.float16 else v for k, v in payload.items()})
-''',
-    ("payload-transform", "requires"): '''
-@pf.hookimpl
-def requires(self, run, config):
-    """Refuse a run in which the server sees each upload alone."""
-    return [] if run.num_clients > 1 else ["it hides a client among others: give more clients"]
-''',
-    ("payload-transform", "end_round"): '''
-@pf.hookimpl
-def end_round(self, server):
-    """Record how often each client has sent something."""
-    server.state["releases"] = server.state.get("releases", 0) + 1
-    return {"releases": float(server.state["releases"])}
-''',
-    ("payload-transform", "end_trial"): '''
-@pf.hookimpl
-def end_trial(self, server):
-    """End the trial when a client has sent as much as it may."""
-    spent = server.state["releases"] >= server.config.most
-    return f"{server.config.most} releases are spent" if spent else ""
-''',
-    ("model-group", "server_architectures"): '''
-@pf.hookimpl
-def server_architectures(self, config):
-    """Return a large net for the server."""
-    return [pf.models.Architecture("large", build_large)]
-''',
-}
-"""Examples of hooks without a short implementation in the plugins of protofl."""
-
 
 def signature(function: Callable[..., Any], name: str = "", *, bound: bool = False) -> str:
     """Return the definition of a function, on several lines if it is long.
@@ -242,10 +153,6 @@ def returns(function: Callable[..., Any]) -> str:
 @cache
 def writers(kind: str, hook: str) -> dict[str, type]:
     """Return {name: plugin} of protofl's own plugins that implement a hook."""
-    from protofl.errors import ProtoflError
-    from protofl.hooks.discovery.kinds import hooks_of
-    from protofl.hooks.discovery.registry import Registry
-
     registry, result = Registry(), {}
     for plugin in registry.plugins(kind):
         if plugin.distribution == "protofl":
@@ -259,7 +166,7 @@ def writers(kind: str, hook: str) -> dict[str, type]:
 
 
 def example(kind: str, hook: str) -> tuple[str, str]:
-    """Return the plugin with the shortest implementation of a hook, and its source."""
+    """Return the plugin with the shortest implementation of a hook, and its source, if any."""
     sources = {}
     for name, plugin in writers(kind, hook).items():
         function = getattr(plugin, hook)
@@ -268,7 +175,7 @@ def example(kind: str, hook: str) -> tuple[str, str]:
     short = {name: text for name, text in sources.items() if len(text.splitlines()) <= LONGEST}
     candidates = {name: text for name, text in short.items() if _statements(text) > 1} or short
     if not candidates:
-        return "", EXAMPLES[kind, hook].strip()
+        return "", ""
     shortest = min(candidates, key=lambda name: (len(candidates[name].splitlines()), name))
     return shortest, candidates[shortest]
 
