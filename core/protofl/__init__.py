@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from protofl.hooks.wire.payload import Payload, Uploads, class_rows, stack_rows
     from protofl.records.result import Result
     from protofl.records.weights import read_weights
-    from protofl.runs.python_api import Session, run
+    from protofl.runs.python_api import run
     from protofl.system.consent import trust_code
     from protofl.system.files.home import expand_user, missing_path
     from protofl.system.options.plugin_options import Config, Deviation, Field, VariantConfig
@@ -82,7 +82,7 @@ _NAMES = {
     "protofl.hooks.wire.payload": "Payload Uploads class_rows stack_rows",
     "protofl.system.randomness": "random_stream numpy_stream",
     # runs
-    "protofl.runs.python_api": "run Session",
+    "protofl.runs.python_api": "run",
     "protofl_workbench.recorded.recorded_run": "load_run Run",
     "protofl.records.result": "Result",
     "protofl.records.weights": "read_weights",
@@ -129,7 +129,6 @@ __all__ = [
     "RunFailure",
     "RunInfo",
     "Server",
-    "Session",
     "Terms",
     "TrackedRun",
     "Uploads",

@@ -278,13 +278,11 @@ def test_python_on_other_pages_runs(page, data_dir, few, monkeypatch):
         runs.append((method, models))
         return found
 
-    session = partial(pf.Session, dataset=few)
     monkeypatch.setattr(pf, "run", small)
     in_here = {"at_once": 0, "data_dir": data_dir, "backend": "local"}
     monkeypatch.setattr(pf, "reproduce", partial(pf.reproduce, **in_here))
     sweep, one = pf.sweep, {"trials": 1, "rounds": 1, "dataset": few, "dry_run": False}
     monkeypatch.setattr(pf, "sweep", lambda *a, **o: sweep(*a, **o | always | one, at_once=0))
-    monkeypatch.setattr(pf, "Session", lambda **options: session(**options | always))
     blocks = blocks_of(page, "python")
     assert blocks
     for code in blocks:

@@ -12,7 +12,7 @@ from doc_pages import ROOT
 
 import protofl as pf
 
-SLOW = {"Session", "publish", "report", "sweep", "verify"}
+SLOW = {"publish", "report", "sweep", "verify"}
 """Examples that take more than two seconds."""
 TINY = {"models": "mlp", "dataset": "wine", "rounds": 2}
 

@@ -1,4 +1,4 @@
-"""Runs from a Python program: `protofl.run`, and `protofl.Session` for many runs."""
+"""Runs from a Python program: `protofl.run`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import UsageError
 from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.records.result import Result
@@ -14,7 +13,6 @@ from protofl.runs.lifecycle.lifecycle import start
 from protofl.runs.lifecycle.progress_lines import Lines
 from protofl.runs.request.program_classes import name_classes
 from protofl.runs.request.request import read_request
-from protofl.system.machine import Idle
 
 
 def run(
@@ -75,7 +73,6 @@ def run_named(
     typed: Mapping[str, Any],
     *,
     progress: Progress | bool,
-    idle: Idle | None = None,
     reuse: str | Path | None = None,
     **places: Any,  # noqa: ANN401 - as `read_request` takes them
 ) -> Result:
@@ -84,7 +81,6 @@ def run_named(
     Args:
         typed: The options of the run.
         progress: Called with every event; True for what is usual, False for nothing.
-        idle: Hosts that earlier runs have left.
         reuse: A folder of runs among which it may be already.
         **places: The files of a request, and whether it continues.
     """
@@ -95,72 +91,7 @@ def run_named(
         for line in (*named.notes, *request.notes):
             follow(events.Note(line))
         if reuse is None:
-            return start(request, follow, idle)
+            return start(request, follow)
         from protofl.runs.resume.reuse import run_or_reuse
 
-        return run_or_reuse(request, reuse, follow, idle).result
-
-
-_PLACES = ("out", "resume", "config", "reuse")
-
-
-class Session:
-    """A series of runs that share worker processes.
-
-    A worker process takes seconds to start, most of them for importing PyTorch; in a session the
-    next run begins with those that are there. Results depend on none of it. A run that fails ends
-    them, and the next one starts others. Workers have imported what is installed as it was then:
-    begin another session where you change it; a class given by its file, ``"FILE.py:CLASS"``, is
-    loaded anew when the file has changed.
-
-    Of the backends that come with protofl ``process`` leaves its workers; ``local`` has none, and
-    ``ray`` starts its actors anew.
-
-    Args:
-        **options: Options of all runs of the session (see `protofl.run`), which a run's own win
-            over.
-
-    Examples:
-        >>> with pf.Session(models="mlp", dataset="wine", rounds=2) as session:
-        ...     results = [session.run("fedproto", seed=seed) for seed in range(2)]
-        >>> [result.summary["rounds"] for result in results]
-        [2, 2]
-    """
-
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - the options of a run
-        self._options, self._idle = options, Idle()
-        self._open = True
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def run(self, method: str | type | object | None = None, **options: Any) -> Result:  # noqa: ANN401
-        """Train a federation, as `protofl.run` does.
-
-        Args:
-            method: A method.
-            **options: As `protofl.run` takes them, over those of the session.
-
-        Raises:
-            UsageError: Something asked for can't be done, or the session is closed.
-            RunFailure: The run failed; finished rounds are in the folder.
-        """
-        if not self._open:
-            raise UsageError("the session is closed", do="begin another one: protofl.Session()")
-        method_option = {"method": method} if method is not None else {}
-        options = {**self._options, **method_option, **options}
-        places = {name: options.pop(name) for name in _PLACES if name in options}
-        progress = options.pop("progress", True)
-        try:
-            return run_named(options, progress=progress, idle=self._idle, **places)
-        except BaseException:
-            self._idle.close()  # a host may be in the middle of something
-            raise
-
-    def close(self) -> None:
-        """End the workers."""
-        self._open = False
-        self._idle.close()
+        return run_or_reuse(request, reuse, follow).result

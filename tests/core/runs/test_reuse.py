@@ -111,8 +111,6 @@ def test_from_a_program(runs):
     assert again.folder == first.folder and not follow.rounds
     assert (again.record, again.summary) == (first.record, first.summary)
     assert again.client_accuracies == first.client_accuracies
-    with pf.Session(**given) as session:
-        assert session.run("fedproto").folder == first.folder
 
 
 def test_it_is_found_in_folders_below_and_under_any_name(runs, log):

@@ -270,6 +270,6 @@ class BackendSpec:
             plan: The run; ``plan.to_json()`` is enough to build it elsewhere.
             config: The backend's options.
             workers: Hosts to start; 0 for the backend's own choice.
-            idle: In a `protofl.Session` the hosts of earlier runs, which may be used instead of new
-                ones; the pool adds its own hosts when it is closed.
+            idle: In a sweep the hosts of earlier runs, which may be used instead of new ones; the
+                pool adds its own hosts when it is closed.
         """

@@ -1,16 +1,20 @@
-"""Tests of sessions: workers that stay between runs, and when they end."""
+"""Tests of workers that stay between the runs of a sweep, and when they end."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import protofl as pf
 from protofl.backends import Idle
+from protofl.runs.lifecycle.lifecycle import start
+from protofl.runs.request.program_classes import name_classes
+from protofl.runs.request.request import read_request
 
 
 class Host:
@@ -33,13 +37,11 @@ def test_hosts_that_wait():
     assert one.closed and not two.closed and len(idle) == 0
 
 
-def test_a_run_s_options_win_over_the_session_s(table, quick, tmp_path):
-    with pf.Session(dataset=table, **quick) as session:
-        one = session.run("local", out=tmp_path / "one")
-        two = session.run("local", rounds=1, out=tmp_path / "two")
-    assert (len(one.record), len(two.record)) == (2, 1)
-    with pytest.raises(pf.UsageError, match="the session is closed"):
-        session.run("local")
+def run_with(idle, method, out, **options):
+    """Train as a sweep does, with hosts of earlier runs."""
+    named = name_classes({"method": method, **options})
+    with named.opened():
+        return start(read_request(named.typed, extra=named.extra, out=out), pf.events.ignore, idle)
 
 
 def children():
@@ -56,37 +58,27 @@ def children():
     return sorted(found)
 
 
-class Fails:
-    """A method that fails in its worker."""
-
-    @pf.hookimpl
-    def upload_payload(self, client):
-        raise ValueError("no")
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 def test_workers_stay_and_change_nothing(table, quick, tmp_path, same, run):
     alone = [run(m, f"alone-{m}", backend="local") for m in ("fedproto", "fedtgp")]
-    with pf.Session(dataset=table, workers=2, **{**quick, "backend": "process"}) as session:
-        one = session.run("fedproto", out=tmp_path / "one")
+    options = {**quick, "dataset": table, "workers": 2, "backend": "process"}
+    options.pop("progress", None)
+    idle = Idle()
+    with closing(idle):
+        one = run_with(idle, "fedproto", tmp_path / "one", **options)
         first = children()
         assert len(first) == 2
-        two = session.run("fedtgp", out=tmp_path / "two")
+        two = run_with(idle, "fedtgp", tmp_path / "two", **options)
         assert children() == first
-        again = session.run("fedproto", out=tmp_path / "again")
+        again = run_with(idle, "fedproto", tmp_path / "again", **options)
         assert children() == first
         for found, wanted in ((one, alone[0]), (two, alone[1]), (again, alone[0])):
             same(found, wanted)
         # A worker that ended between two runs is replaced.
         os.kill(first[0], signal.SIGKILL)
-        same(session.run("fedtgp", out=tmp_path / "three"), alone[1])
+        same(run_with(idle, "fedtgp", tmp_path / "three", **options), alone[1])
         assert first[1] in children() and len(children()) == 2
-        # A failed run ends its workers.
-        with pytest.raises(pf.RunFailure, match="ValueError: no"):
-            session.run(Fails, out=tmp_path / "bad", dry_run=False)
-        assert children() == []
-        same(session.run("fedproto", out=tmp_path / "four"), alone[0])
     assert children() == []
 
 
@@ -115,12 +107,14 @@ class Sends:
         return {"number": float(server.global_state["number"][0])}
 '''
     file = tmp_path / "numbers_of_mine.py"
-    options = {"dataset": table, "backend": "process", "workers": 1, **quick}
+    options = {**quick, "dataset": table, "backend": "process", "workers": 1}
+    options.pop("progress", None)
+    idle = Idle()
     try:
-        with pf.Session(**options) as session:
+        with closing(idle):
             for number in (1.0, 2.0):
                 file.write_text(source.replace("NUMBER", str(number)))
-                found = session.run(f"{file}:Sends", out=tmp_path / str(number))
+                found = run_with(idle, f"{file}:Sends", tmp_path / str(number), **options)
                 assert found.record[-1]["extra"]["number"] == number
     finally:
         sys.modules.pop("numbers_of_mine", None)
