@@ -201,7 +201,7 @@ CASES = [
     ("runs-diff", "runs diff fedproto local"),
     ("data-list", "data list"),
     ("partition-show", "partition show --dataset wine --clients 3"),
-    ("publish", "publish runs/local --out published --figures none --force"),
+    ("publish", "publish runs/local --out published --force"),
     ("verify", "verify published"),
     ("verify", "verify published --no-run --digest 0123"),
 ]
@@ -241,7 +241,7 @@ def test_output_has_its_schema(name, words, folder, data_dir, root, monkeypatch)
     if name == "leak":
         pytest.importorskip("skimage")
     if name == "verify" and not Path("published").exists():
-        pf.publish("runs/local", "published", figures=["none"])
+        pf.publish("runs/local", "published")
     result = CliRunner().invoke(app, [*words.split(), "--json"])
     assert checked(result, name, root, CODES.get(words, CODES.get(name, 0)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -129,7 +130,7 @@ def _curves(group: Group, drawings: Drawings) -> Iterator[Picture]:
     """Yield the recorded figures over rounds, and the terms of the loss."""
     over = "over rounds, mean over trials; the band is one standard deviation"
     for name, title in OVER_ROUNDS.items():
-        if there := groups_with([group], lambda trial, name=name: trial.has(name)):
+        if there := groups_with([group], partial(Trial.has, name=name)):
             caption = f"{title} {over}." if len(group.trials) > 1 else f"{title} over rounds."
             figure = plots.curve(there, name, font="sans")
             yield drawings.picture(with_score_of(title, [group]), figure, caption)
