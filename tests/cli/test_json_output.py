@@ -161,7 +161,7 @@ CASES = [
     "runs show fedproto local",
     "runs diff fedproto local",
     "partition show --dataset wine --clients 3",
-    "publish runs/local --out published --figures none --force",
+    "publish runs/local --out published --force",
     "verify published",
     "verify published --no-run --digest 0123",
 ]
@@ -195,7 +195,7 @@ def test_output_is_one_json_value(words, folder, data_dir, monkeypatch):
     if words.startswith("leak"):
         pytest.importorskip("skimage")
     if words.startswith("verify") and not Path("published").exists():
-        pf.publish("runs/local", "published", figures=["none"])
+        pf.publish("runs/local", "published")
     result = CliRunner().invoke(app, [*words.split(), "--json"])
     assert printed(result, CODES.get(words, 0))
 

@@ -33,25 +33,14 @@ def publish(
     ] = "",
     author: Annotated[
         list[str] | None,
-        option("--author", "NAME", "'NAME', 'NAME <ORCID>' or 'NAME <AFFILIATION>'; repeatable."),
+        option("--author", "NAME", "Name of an author; repeatable."),
     ] = None,
     license: Annotated[
         str,
         option(
             "--license",
-            "ID",
-            "SPDX identifier or address: CC-BY-4.0, CC0-1.0, https://… (default: none)",
-            show_default=False,
-        ),
-    ] = "",
-    figures: Annotated[
-        str,
-        option(
-            "--figures",
-            "KIND,KIND,…",
-            "curve, bars, differences, clients, traffic, split, confusion, as "
-            "in protofl plot, or none; KIND.pdf and KIND.svg for other formats than .png (default: "
-            "those that suit the runs)",
+            "NAME",
+            "Name of the license, such as CC-BY-4.0 (default: none)",
             show_default=False,
         ),
     ] = "",
@@ -73,9 +62,9 @@ def publish(
 ) -> None:
     """Write finished runs into one folder that a paper can point to.
 
-    The folder has records, configurations, the environment, sources of own plugins, figures, an
-    HTML page, the papers to cite (BibTeX), and the SHA-256 of every file. Paths, names of users,
-    data and weights are left out. Check the folder anywhere with protofl verify DIR.
+    The folder has records, configurations, sources of own plugins, an HTML page, the papers to cite
+    (BibTeX), and the SHA-256 of every file. Paths, names of users, data and weights are left out.
+    Check the folder anywhere with protofl verify DIR.
     """
     notes: list[str] = []
     with render.waiting("publishing"):
@@ -88,7 +77,6 @@ def publish(
             description=description,
             authors=author or (),
             license=license,
-            figures=_words(figures),
             include=_words(include),
             force=force,
             note=notes.append,

@@ -77,7 +77,7 @@ def verify(
 ) -> None:
     """Check a published folder, and do one of its runs again.
 
-    Files must have their digests, and summaries, page and figures must follow from the rows. With
+    Files must have their digests, and summaries and page must follow from the rows. With
     the same torch on the same type of processor the repeated rows must be equal to the last bit.
     Otherwise accuracies may differ by --tolerance, and the last line says why. It also says what
     was not checked. Exit code 1: a file or a figure is not as published.

@@ -11,7 +11,7 @@ import os
 import platform
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import zip_longest
@@ -22,14 +22,12 @@ from protofl.records.layout import CONFIG, METRICS, PARTITION, PREPARATION, SUMM
 from protofl.records.result import is_exhausted
 from protofl.system.files.atomic import json_text, parse_json, write_file, write_json
 from protofl.system.formatting import count
-from protofl.system.machine import recorded_facts
 from protofl.system.sources import digest_of_code
 from protofl.system.version import __version__
 from protofl_workbench.plots.figure_files import fonts_for
 from protofl_workbench.publishing import layout
-from protofl_workbench.publishing.figures import check_figures, draw_figures
 from protofl_workbench.publishing.layout import Changed
-from protofl_workbench.publishing.read_me import citation, read_me
+from protofl_workbench.publishing.read_me import read_me
 from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reporting.page import html_of, page_about
 from protofl_workbench.reporting.page_parts import Drawings
@@ -53,7 +51,7 @@ NEVER = (
 """Parts that are never published."""
 CLAIMS = (
     *("title", "description", "authors", "license", "published", "publisher"),
-    *("packages", "drawn_with", "included", "figures"),
+    *("packages", "drawn_with", "included"),
 )
 """Keys of ``publication.json`` that do not follow from the runs."""
 
@@ -63,7 +61,7 @@ OF_A_RUN = (CONFIG, METRICS, SUMMARY, PARTITION)
 
 @contextmanager
 def inside(folder: Path) -> Iterator[None]:
-    """Make a folder the current one, so that figures and pages name paths inside it only."""
+    """Make a folder the current one, so that pages name paths inside it only."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -73,7 +71,7 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 def drawn_with(runs: Iterable[Run], title: str) -> dict[str, str]:
-    """Return the versions and further fonts on which the bytes of page and figures depend."""
+    """Return the versions and further fonts on which the bytes of the page depend."""
     from matplotlib import ft2font
 
     known = [title, *((run.config, run.partition) for run in runs)]
@@ -153,38 +151,23 @@ def _about_run(name: str, run: Run) -> dict[str, Any]:
     }
 
 
-def draw(
-    runs: Mapping[str, Run], values: Mapping[str, Any], out: Path, note: Callable[[str], None]
-) -> None:
-    """Write figures and page into ``out``; the published folder is the current one."""
-    draw_figures([*runs.values()], out / layout.FIGURES, values["figures"], note)
+def draw(runs: Mapping[str, Run], values: Mapping[str, Any], out: Path) -> None:
+    """Write the page into ``out``; the published folder is the current one."""
     foot = f"Published on {values['published']} by {values['publisher']}."
     page = page_about([*runs.values()], drawings := Drawings(), foot)
     page.title = values["title"]
     write_file(out / layout.PAGE, html_of(page, drawings))
 
 
-def write_texts(runs: Mapping[str, Run], values: Mapping[str, Any], out: Path) -> None:
+def write_texts(values: Mapping[str, Any], out: Path) -> None:
     """Write the other files that follow from runs and claims, but ``README.md``."""
     write_json(out / layout.PUBLICATION, values)
-    machines = {
-        name: {
-            **recorded_facts(run.config),
-            "device": run.config["device"],
-            "engine": run.config["engine"],
-            **{k: run.config[k] for k in ("arithmetic",) if k in run.config},
-        }
-        for name, run in runs.items()
-    }
-    write_json(out / layout.ENVIRONMENT, {"runs": machines})
     lines = [
         f"# Python {values['versions']['python']}. Local parts of versions (+cpu, +cu126) are left "
         "out.",
         *(f"{k}=={v.partition('+')[0]}" for k, v in sorted(values["packages"].items())),
     ]
     write_file(out / layout.REQUIREMENTS, "\n".join(lines) + "\n")
-    if values["authors"]:
-        write_file(out / layout.CITATION, citation(values))
 
 
 # --- checking -------------------------------------------------------------------------------------
@@ -288,7 +271,6 @@ def check_derived(folder: Path, values: Mapping[str, Any]) -> list[str]:
         Changed: A file differs; the error names the file and the first difference.
         UsageError: A file is damaged.
     """
-    check_figures(values["figures"])
     names = [str(run["name"]) for run in values["runs"]]
     texts = values["publisher"] == f"protofl {__version__}"
     unchecked = ["title and description", "recorded versions, machines and times", layout.PAPERS]
@@ -312,21 +294,21 @@ def check_derived(folder: Path, values: Mapping[str, Any]) -> list[str]:
         for key in sorted(values.keys() | derived.keys() if texts else {"runs"}):
             one, two = ({key: o[key]} if key in o else {} for o in (values, derived))
             _compare(layout.PUBLICATION, one, two, "the runs give", every=texts)
-        write_texts(runs, derived, out)
-        write_file(out / layout.README, read_me(derived, there))
+        write_texts(derived, out)
+        write_file(out / layout.README, read_me(derived))
         if not texts:
-            mine |= {layout.CITATION, *layout.files_in(out)}
+            mine |= {*layout.files_in(out)}
             unchecked += [f"texts, written by {values['publisher']} (here protofl {__version__})"]
         elif drawn:
-            draw(runs, derived, out, lambda line: None)
+            draw(runs, derived, out)
         if not drawn:
-            mine |= {layout.PAGE, *(f for f in there if f.startswith(f"{layout.FIGURES}/"))}
+            mine.add(layout.PAGE)
             other = [
                 f"{key} {value} (here {here.get(key)})"
                 for key, value in sorted(values["drawn_with"].items())
                 if here.get(key) != value
             ]
-            unchecked.append(f"page and figures, drawn with {', '.join(other) or 'other versions'}")
+            unchecked.append(f"page, drawn with {', '.join(other) or 'other versions'}")
         made = {*layout.files_in(out)} - mine
         for name in sorted({*there} - made - mine):
             raise Changed(f"{name} is not a file that protofl publish writes for these runs")
@@ -365,7 +347,5 @@ def _where(there: Path, derived: Path) -> str:
     """Return the first line of a text that differs."""
     if not there.is_file():
         return ": it is missing"
-    if there.suffix in (".png", ".pdf"):
-        return ""
     pairs = zip_longest(there.read_bytes().split(b"\n"), derived.read_bytes().split(b"\n"))
     return next((f": line {n} differs" for n, (one, two) in enumerate(pairs, 1) if one != two), "")

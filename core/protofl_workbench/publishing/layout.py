@@ -25,10 +25,9 @@ from protofl.system.files.checksums import Damaged, check_plain_file
 PUBLICATION = "publication.json"
 """Content of a publication: title, authors, license, runs, plugins, and parts left out."""
 
-ENVIRONMENT, REQUIREMENTS = "environment.json", "requirements.txt"
-README, CITATION = "README.md", "CITATION.cff"
+README, REQUIREMENTS = "README.md", "requirements.txt"
 PAGE, PAPERS = "index.html", "papers.bib"
-RUNS, FIGURES, PLUGINS = "runs", "figures", "plugins"
+RUNS, PLUGINS = "runs", "plugins"
 """Folders of a publication."""
 
 FORMAT = 1
@@ -41,19 +40,6 @@ class _Form(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
 
-class _Author(_Form):
-    name: str
-    orcid: Annotated[str, Field(pattern=r"^[0-9X-]{19}$")] = ""
-    affiliation: str = ""
-
-
-class _License(_Form):
-    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9.+-]*$")]
-    name: str
-    description: str
-    url: Annotated[str, Field(pattern=r"^(https?://[^\s<>()\[\]\\`\"]+)?$")]
-
-
 class _Run(_Form):
     name: Name
 
@@ -64,14 +50,13 @@ class Publication(_Form):
     format: Annotated[int, Field(ge=1)]
     title: str
     description: str
-    authors: list[_Author]
-    license: _License
+    authors: list[str]
+    license: str
     published: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
     publisher: str
     packages: dict[str, str]
     drawn_with: dict[str, str]
     included: list[str]
-    figures: list[str]
     runs: Annotated[list[_Run], Field(min_length=1)]
 
 

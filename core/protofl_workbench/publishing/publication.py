@@ -1,7 +1,7 @@
 """`publish`: finished runs as one folder that a paper can point to.
 
-The folder has the records and configurations of the runs, the environment, the source of plugins
-that are not installed, figures, a page, the papers to cite, and digests of all files.
+The folder has the records and configurations of the runs, the source of plugins that are not
+installed, a page, the papers to cite, and digests of all files.
 It has no weights, no data and no facts about the machine but those on which results depend.
 """
 
@@ -39,8 +39,6 @@ from protofl_workbench.publishing.derivation import (
     inside,
     write_texts,
 )
-from protofl_workbench.publishing.figures import check_figures
-from protofl_workbench.publishing.licenses import license_of
 from protofl_workbench.publishing.papers import Paper, bibliography, own_paper, papers_of
 from protofl_workbench.publishing.read_me import read_me
 from protofl_workbench.publishing.scrubbing import Scrubber
@@ -78,7 +76,6 @@ def publish(
     description: str = "",
     authors: Sequence[str] = (),
     license: str = "",
-    figures: Sequence[str] = (),
     include: Sequence[str] = (),
     force: bool = False,
     note: Callable[[str], None] = lambda line: None,
@@ -93,10 +90,8 @@ def publish(
         out: The new folder.
         title: Title; by default it is made from the runs.
         description: A few sentences; by default the methods and data sets.
-        authors: ``NAME``, ``NAME <ORCID>`` or ``NAME <AFFILIATION>``.
-        license: SPDX identifier (``CC-BY-4.0``) or an address; empty for none.
-        figures: ``KIND`` or ``KIND.pdf``, ``.png`` or ``.svg``, as in ``protofl plot``; by default
-            those that suit the runs. ``none`` for none.
+        authors: Their names.
+        license: Its name, such as ``CC-BY-4.0``; empty for none.
         include: Of `OPTIONAL`.
         force: Replace ``out`` if it is a published folder.
         note: Takes a line about each thing that the user should know.
@@ -115,9 +110,6 @@ def publish(
     for word in include:
         if word not in OPTIONAL:
             raise unknown("part of --include", word, OPTIONAL)
-    people = [_author(text) for text in authors]
-    given_license = license_of(license)
-    check_figures(figures)
     each = [runs] if isinstance(runs, (Run, Result, str, Path)) else [*runs]
     target = _target(out, force)
     opened = {run.folder.resolve(): run for one in each for run in runs_in(one)}
@@ -138,13 +130,12 @@ def publish(
         claims: dict[str, Any] = {
             "title": title,
             "description": description,
-            "authors": people,
-            "license": given_license,
+            "authors": [*authors],
+            "license": license,
             "published": f"{datetime.now(UTC):%Y-%m-%d}",
             "publisher": f"protofl {__version__}",
             "packages": _packages(names, note),
             "included": sorted(include),
-            "figures": [*figures],
         }
         with inside(part):
             copies = {name: Run.of(Path(layout.RUNS) / name) for name in names}
@@ -152,10 +143,10 @@ def publish(
                 check_record(name, run)
             claims["drawn_with"] = drawn_with(copies.values(), title)
             values = described(copies, claims)
-            draw(copies, values, part, note)
+            draw(copies, values, part)
         write_file(part / layout.PAPERS, bibliography(_papers(names, note)))
-        write_texts(copies, values, part)
-        write_file(part / layout.README, read_me(values, layout.files_in(part)))
+        write_texts(values, part)
+        write_file(part / layout.README, read_me(values))
         scrubber.check(part, sources.origins)
         digest = layout.write_digests(part)
         if target.exists():
@@ -165,9 +156,9 @@ def publish(
         shutil.rmtree(part, ignore_errors=True)
     files = layout.files_in(target)
     size = sum((target / name).stat().st_size for name in files)
-    if not people:
-        note("no author is named: add --author 'NAME <ORCID>'")
-    if not given_license["url"]:
+    if not authors:
+        note("no author is named: add --author NAME")
+    if not license:
         note("no license is given, so the folder may not be reused: add --license CC-BY-4.0")
     return Publication(target, digest, tuple(names), len(files), size, values)
 
@@ -252,30 +243,6 @@ def _target(out: str | Path, force: bool) -> Path:
                 f"--out {out} exists already", do="choose another folder with --out, or --force"
             )
     return target
-
-
-def _author(text: str) -> dict[str, str]:
-    """Return an author: ``Ann Lee <0000-0002-1825-0097>`` or ``Ann Lee <University>``.
-
-    Raises:
-        UsageError: The name is missing, or the check digit of the ORCID is wrong.
-    """
-    found = re.fullmatch(r"\s*([^<>]+?)\s*(?:<\s*([^<>]+?)\s*>)?\s*", text)
-    if found is None:
-        raise UsageError(f"--author {text!r}", "expected NAME, NAME <ORCID> or NAME <AFFILIATION>")
-    name, about = found[1], (found[2] or "").removeprefix("https://orcid.org/")
-    if re.fullmatch(r"(\d{4}-){3}\d{3}[\dX]", about):
-        digits = about.replace("-", "")
-        total = 0
-        for digit in digits[:-1]:
-            total = (total + int(digit)) * 2
-        check = (12 - total % 11) % 11
-        if digits[-1] != ("X" if check == 10 else str(check)):
-            raise UsageError(
-                f"--author {text!r}: {about} is not an ORCID", "its check digit differs"
-            )
-        return {"name": name, "orcid": about}
-    return {"name": name, "affiliation": about} if about else {"name": name}
 
 
 # --- files of a run -------------------------------------------------------------------------------

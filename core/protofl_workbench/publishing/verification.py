@@ -1,7 +1,7 @@
 """`verify`: check a published folder, and do one of its runs again.
 
 Digests only show that the folder is as it was when ``SHA256SUMS`` was written. So rows,
-summaries, page and figures are compared with what follows from the configuration and the rows
+summaries and the page are compared with what follows from the configuration and the rows
 (`derivation`). Whether the rows are those of the run is known only for a run that is repeated.
 
 A repeated run must have the same figures to the last bit if torch, the type of processor and the

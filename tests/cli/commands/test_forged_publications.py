@@ -23,7 +23,7 @@ def published(tmp_path_factory, data_dir):
     home = tmp_path_factory.mktemp("forged")
     pf.run("fedproto", out=home / "runs/ours", trials=2, data_dir=data_dir, **SMALL)
     pf.run("local", out=home / "runs/base", data_dir=data_dir, **SMALL)
-    pf.publish(home / "runs", home / "published", authors=["Ann Lee"], figures=["curve.svg"])
+    pf.publish(home / "runs", home / "published", authors=["Ann Lee"])
     return home / "published"
 
 
@@ -196,23 +196,11 @@ FORGERIES = {
         table("runs/base/config.json", put("method", value="fedavg")),
         "method is \"local\", and the runs give \"fedavg\"",
     ),
-    "machine of the environment": (
-        text("environment.json", '"device": "cpu"', '"device": "cuda:0"'),
-        "environment.json is not what the runs give: line",
-    ),
-    # more of our own: texts, page, figures
+    # more of our own: texts and page
     "README of 99 %": (
         lambda folder: (folder / "README.md").write_text(
             re.sub(r"\| [\d.]+ % \|", "| 99.00 % |", (folder / "README.md").read_text())),
         "README.md is not what the runs give: line",
-    ),
-    "figure of another run": (
-        text("figures/curve.svg", "</svg>", "<!-- 99 --></svg>"),
-        "figures/curve.svg is not what the runs give",
-    ),
-    "figure removed": (
-        lambda folder: (folder / "figures/curve.svg").unlink(),
-        "README.md is not what the runs give",
     ),
     "further page": (bytes_of("results.html", b"99 %"), "results.html is not a file that protofl"),
     "further file of a run": (
@@ -227,9 +215,9 @@ FORGERIES = {
         table("publication.json", lambda values: values["runs"].pop() and values),
         "runs/ours/config.json is not a file of a run",
     ),
-    "another author of the citation": (
-        text("CITATION.cff", "Ann Lee", "Bo Ek"),
-        "CITATION.cff is not what the runs give: line",
+    "another author in the README": (
+        text("README.md", "Ann Lee", "Bo Ek"),
+        "README.md is not what the runs give: line",
     ),
     "older requirements": (
         text("requirements.txt", "torch==", "torch==0"),
@@ -277,9 +265,7 @@ DAMAGED = {
         table("publication.json", put("runs", 0, "name", value="../ours")), 2, "name is"),
     "one name twice": (
         table("publication.json", put("runs", 0, "name", value="ours")), 2, "two runs have"),
-    "unknown figure": (table("publication.json", put("figures", value=["x"])), 2, "figure 'x'"),
-    "link with a script": (
-        table("publication.json", put("license", "url", value="javascript:1")), 2, "url is"),
+    "license that is a table": (table("publication.json", put("license", value={})), 2, "license"),
 }  # fmt: skip
 """{damage: (edit, exit code, phrase of the message)}."""
 
@@ -340,9 +326,9 @@ def write_all(folder, derivation, read_me):
             (run.folder / "summary.json").write_text(text)
         runs = {name: pf.load_run(run.folder) for name, run in runs.items()}
         values = derivation.described(runs, values)
-        derivation.draw(runs, values, Path(), print)
-        derivation.write_texts(runs, values, Path())
-        Path("README.md").write_text(read_me(values, layout.files_in(Path())))
+        derivation.draw(runs, values, Path())
+        derivation.write_texts(values, Path())
+        Path("README.md").write_text(read_me(values))
     layout.write_digests(folder)
 
 
@@ -395,7 +381,7 @@ def test_a_page_of_other_versions_is_not_called_checked(folder, cli):
     found = cli("verify", folder, "--no-run")
     said = " ".join(found.output.split())
     assert found.exit_code == 0
-    assert "Not checked:" in said and "page and figures, drawn with matplotlib 3.0.0 (here" in said
+    assert "Not checked:" in said and "page, drawn with matplotlib 3.0.0 (here" in said
 
 
 def test_no_reader_writes_into_a_published_folder(folder, cli, tmp_path):
