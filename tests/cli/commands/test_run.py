@@ -146,7 +146,7 @@ def test_a_long_round_gives_signs_of_life(cli, tiny, monkeypatch):
 
     def line(self, text, *style):
         print_line(self, text, *style)
-        if re.search(r"training (\d+)/\1 steps", text):
+        if re.search(r"training (\d+)/\1 clients", text):
             said.set()
 
     def slow(self, *given):
@@ -157,7 +157,7 @@ def test_a_long_round_gives_signs_of_life(cli, tiny, monkeypatch):
     monkeypatch.setattr(Federation, "train_server", slow)
     result = cli("run", "local", *tiny, "--rounds", 1)
     assert result.exit_code == 0, result.output
-    line = r"^  round 1/1: training (\d+)/\1 steps, \d:\d\d$"
+    line = r"^  round 1/1: training (\d+)/\1 clients, \d:\d\d$"
     assert re.search(line, result.output, re.MULTILINE)
 
 
