@@ -29,8 +29,8 @@ from deployed_lab import RUN, Lab, Program, online, processes
 SMALL = RUN.replace("--local-epochs 10", "--local-epochs 2")
 LARGE = "--models torchvision:resnet18 --dataset digits --subset 0.1 --clients 4 --batch-size 16"
 LARGE += " --local-epochs 1 --device cpu --feature-dim 512 --no-dry-run"
-LINK, CLIENTAPP, HOST = "flower-superlink", "flwr-clientapp", "protofl_flower.node.host"
-PROGRAMS = {LINK: "SuperLink", CLIENTAPP: "ClientApp", HOST: "resident host"}
+SUPERLINK, CLIENTAPP, HOST = "flower-superlink", "flwr-clientapp", "protofl_flower.node.host"
+PROGRAMS = {SUPERLINK: "SuperLink", CLIENTAPP: "ClientApp", HOST: "resident host"}
 PROGRAMS |= {"flower-supernode": "SuperNode", "backends.worker": "process worker"}
 
 
@@ -57,7 +57,7 @@ class Memory(threading.Thread):
             for mark, name in PROGRAMS.items():
                 sizes = [*map(resident, processes(mark, self._folder))]
                 self.largest[name] = max([self.largest[name], *sizes])
-                if mark == LINK and sizes:
+                if mark == SUPERLINK and sizes:
                     self.over_time.append(max(sizes))
             now = time.monotonic()
             for number in processes(CLIENTAPP, self._folder):
@@ -117,7 +117,7 @@ def measure(folder: Path, nodes: int, rounds: int, method: str, flags: str) -> N
         print(f"   seconds of a ClientApp: {median(lives):.1f}, of {len(lives)}")
         looks = watch.over_time
         tenths = [looks[len(looks) * tenth // 10] for tenth in range(10)] + looks[-1:]
-        print("   the link over time, MB:", [round(each) for each in tenths], flush=True)
+        print("   the SuperLink over time, MB:", [round(each) for each in tenths], flush=True)
     finally:
         lab.close()
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from protofl_flower.deployment import programs
-from protofl_flower.deployment.link import make_federation
-from protofl_flower.deployment.rehearsal import make_sites
+from protofl_flower.deployment.rehearsal import make_nodes
+from protofl_flower.deployment.server_process import make_federation
 
 PROTOFL = [sys.executable, "-c", "from protofl_cli.start import main; main()"]
 RUN = "--models htcnn8 --dataset digits --clients 4 --batch-size 64 --local-epochs 10 --device cpu"
@@ -122,27 +122,27 @@ def cpu_seconds(mark: str, home: Path) -> float:
 
 
 class Lab:
-    """The federation, its link and its nodes."""
+    """The federation, its server and its nodes."""
 
-    def __init__(self, folder: Path, sites: int = 2, clients: int = 4) -> None:
+    def __init__(self, folder: Path, nodes: int = 2, clients: int = 4) -> None:
         self.folder, self.lab = folder, folder / "federation"
         if not self.lab.exists():
             port = programs.free_port()
             made = make_federation(self.lab, f"127.0.0.1:{port}", port)
             data = folder / "data"
-            made, nodes = make_sites(made, folder, sites, clients, data)
-            for node in nodes:
+            made, folders = make_nodes(made, folder, nodes, clients, data)
+            for node in folders:
                 text = (node / "node.toml").read_text()
-                (node / "node.toml").write_text(f'link = "{made.public}"\n' + text)
-        self.nodes = [folder / f"node-{number}" for number in range(sites)]
-        self.link = self.start_link()
-        self.starts = [self.start_node(number) for number in range(sites)]
+                (node / "node.toml").write_text(f'server = "{made.public}"\n' + text)
+        self.nodes = [folder / f"node-{number}" for number in range(nodes)]
+        self.server = self.start_server()
+        self.starts = [self.start_node(number) for number in range(nodes)]
 
-    def start_link(self) -> Program:
-        """Start the link and wait until it is ready."""
-        link = Program(self.folder, "link", "deploy", "link", self.lab)
-        link.wait_for("link at")
-        return link
+    def start_server(self) -> Program:
+        """Start the server and wait until it is ready."""
+        server = Program(self.folder, "server", "deploy", "server", self.lab)
+        server.wait_for("server at")
+        return server
 
     def start_node(self, number: int) -> Program:
         """Start a node."""
@@ -187,7 +187,7 @@ class Lab:
 
     def close(self) -> None:
         """End all programs."""
-        for program in (*self.starts, self.link):
+        for program in (*self.starts, self.server):
             with contextlib.suppress(Exception):
                 program.end()
 

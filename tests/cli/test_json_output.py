@@ -28,8 +28,8 @@ WITHOUT = {
     "plot": "writes a picture",
     "runs rm": "removes files",
     "new-plugin": "writes a package",
-    "deploy add-site": "writes a file",
-    "deploy link": "runs until it is interrupted",
+    "deploy add-node": "writes a file",
+    "deploy server": "runs until it is interrupted",
     "deploy run": "its run folder has the results: protofl runs show --json",
     "deploy stop": "stops runs",
     "node start": "runs until it is interrupted",
@@ -244,36 +244,37 @@ def test_commands_of_a_deployment_print_json(monkeypatch, tmp_path):
     """Flower's programs are replaced: the tests of protofl-flower have their answers."""
     from protofl_flower.deployment import (
         federation_file,
-        link,
         node_export,
         node_process,
         rehearsal,
+        server_process,
         service_files,
     )
 
     monkeypatch.chdir(tmp_path)
-    sites = [SimpleNamespace(name="a", clients=(0, 2)), SimpleNamespace(name="b", clients=(1,))]
-    made = SimpleNamespace(sites=sites, folder=tmp_path, public="lab.org:9000")
+    nodes = [SimpleNamespace(name="a", clients=(0, 2)), SimpleNamespace(name="b", clients=(1,))]
+    made = SimpleNamespace(nodes=nodes, folder=tmp_path, public="lab.org:9000")
     monkeypatch.setattr(federation_file, "read_federation", lambda folder: made)
-    monkeypatch.setattr(link, "node_states", lambda federation: {"a": "online"})
-    monkeypatch.setattr(link, "runs_of", lambda federation: {"17": "finished:completed"})
+    monkeypatch.setattr(server_process, "node_states", lambda federation: {"a": "online"})
+    monkeypatch.setattr(server_process, "runs_of", lambda federation: {"17": "finished:completed"})
     status = printed(CliRunner().invoke(app, ["deploy", "status", "lab", "--json"]))
-    assert [site["state"] for site in status["sites"]] == ["online", "not registered"]
+    assert [node["state"] for node in status["nodes"]] == ["online", "not registered"]
     assert status["runs"] == [{"run": "17", "state": "finished:completed"}]
 
-    monkeypatch.setattr(link, "make_federation", lambda *given: made)
-    monkeypatch.setattr(service_files, "write_link_files", lambda made: [tmp_path / "link.service"])
+    monkeypatch.setattr(server_process, "make_federation", lambda *given: made)
+    unit = tmp_path / "server.service"
+    monkeypatch.setattr(service_files, "write_server_files", lambda made: [unit])
     words = ["deploy", "init", "lab", "--public", "lab.org:9000", "--json"]
     rows = printed(CliRunner().invoke(app, words))["rows"]
-    assert rows[2] == {"name": "link.service", "value": str(tmp_path / "link.service")}
+    assert rows[2] == {"name": "server.service", "value": str(unit)}
     monkeypatch.setattr(node_process, "make_node", lambda *given: "ssh-ed25519 AAAA")
     (tmp_path / "node").mkdir()
-    words = ["node", "init", "node", "--link", "lab.org:9000", "--client", "0", "--json"]
+    words = ["node", "init", "node", "--server", "lab.org:9000", "--client", "0", "--json"]
     made_node = printed(CliRunner().invoke(app, words))
     assert made_node["public_key"] == "ssh-ed25519 AAAA"
 
-    def rehearse(folder, options, sites, say):
-        say("link at 127.0.0.1")
+    def rehearse(folder, options, count, say):
+        say("server at 127.0.0.1")
         return [("record", "equal")]
 
     monkeypatch.setattr(rehearsal, "rehearse", rehearse)

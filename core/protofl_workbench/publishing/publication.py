@@ -404,7 +404,7 @@ def _papers(names: Mapping[str, Run], note: Callable[[str], None]) -> list[Paper
     return papers
 
 
-FORMS_OF_FILES = ("npz", "csv", "parquet", "folder", "domains", "hf", "sites")
+FORMS_OF_FILES = ("npz", "csv", "parquet", "folder", "domains", "hf", "nodes")
 
 WITHOUT_PAPER = frozenset(
     (

@@ -9,7 +9,7 @@ import protofl as pf
 from protofl.records.checkpoint import Commit
 from protofl_flower import backend
 from protofl_flower.node.host import Node
-from protofl_flower.protocol.transport import Delivery, Deployment, Site
+from protofl_flower.protocol.transport import Delivery, Deployment, RemoteNode
 
 RUN = "0123456789abcdef"
 
@@ -33,12 +33,12 @@ class FakeTransport:
         self._tickets, self._waiting = count(), {}
         self.slow, self._looks = {}, {}
 
-    def nodes(self):
+    def online(self):
         return {key: self._keys.index(key) for key in self.there}
 
-    def send(self, node, text, blobs, seconds, group):
+    def send(self, node_id, text, blobs, seconds, group):
         ticket = str(next(self._tickets))
-        key = self._keys[node]
+        key = self._keys[node_id]
         self.sent.append((key, text, list(blobs)))
         self._waiting[ticket] = (key, text, list(blobs))
         return ticket
@@ -74,19 +74,19 @@ def stage(asked):
     return header["round"], header.get("when", header["kind"])
 
 
-def site_of(key, clients):
-    return Site(f"site-{key}", key, tuple(clients))
+def remote_node(key, clients):
+    return RemoteNode(f"node-{key}", key, tuple(clients))
 
 
-SITES = [site_of("a", [0, 2]), site_of("b", [1, 3])]
+TWO = [remote_node("a", [0, 2]), remote_node("b", [1, 3])]
 
 
-THREE = [site_of(key, [client]) for client, key in enumerate("abc")]
+THREE = [remote_node(key, [client]) for client, key in enumerate("abc")]
 """A federation with a client on each node."""
 
 
-def node(folder, key, data_dir, sites=SITES, **policy):
-    clients = next([*site.clients] for site in sites if site.key == key)
+def node(folder, key, data_dir, federation=TWO, **policy):
+    clients = next([*remote.clients] for remote in federation if remote.key == key)
     (folder / key).mkdir(exist_ok=True)
     return Node(folder / key, {"clients": clients, "data_dir": str(data_dir), "policy": policy})
 
@@ -98,9 +98,9 @@ def deployed(method, nodes, fates=None, **options):
     return run_on(transport, method, **options), transport
 
 
-def run_on(transport, method, run=RUN, sites=SITES, **options):
+def run_on(transport, method, run=RUN, federation=TWO, **options):
     """Run through a grid."""
-    token = backend.DEPLOYMENT.set(Deployment(transport, sites, run))
+    token = backend.DEPLOYMENT.set(Deployment(transport, federation, run))
     try:
         given = {"set": {"backend.poll": 1e-6, "backend.patience": 0} | options.pop("set", {})}
         return pf.run(method, backend="flower", **given, **options)

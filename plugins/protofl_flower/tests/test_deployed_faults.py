@@ -23,9 +23,9 @@ import pytest
 from deployed_lab import ROUNDS, RUN, Lab, Program, kill, online, processes
 
 from protofl_flower.deployment.federation_file import read_federation
-from protofl_flower.deployment.link import make_federation
 from protofl_flower.deployment.node_process import make_node
 from protofl_flower.deployment.rehearsal import compare_states
+from protofl_flower.deployment.server_process import make_federation
 
 pytestmark = [
     pytest.mark.slow,
@@ -71,7 +71,7 @@ def deadline(lab: Lab, run: Program) -> Program:
     lab.in_training(run)
     assert kill("protofl_flower.node.host", lab.nodes[0], signal.SIGSTOP)
     try:
-        run.wait_for("site-0: no reply within")
+        run.wait_for("node-0: no reply within")
     finally:
         kill("protofl_flower.node.host", lab.nodes[0], signal.SIGCONT)
     return run
@@ -94,18 +94,18 @@ def superlink(lab: Lab, run: Program) -> Program:
     lab.in_training(run)
     assert kill("flower-superlink", lab.lab)
     assert run.wait_for_end() != 0, run.said
-    lab.link.wait_for_end()  # until then it holds the lock
-    lab.link = lab.start_link()
+    lab.server.wait_for_end()  # until then it holds the lock
+    lab.server = lab.start_server()
     online(lab)
     return lab.run("superlink", "--resume")
 
 
-def server(lab: Lab, run: Program) -> Program:
-    """The process of the run on the server is killed in training; the run is resumed."""
+def process(lab: Lab, run: Program) -> Program:
+    """The process of the run is killed in training; the run is resumed."""
     lab.in_training(run)
     assert kill("protofl_flower.run_process", lab.lab)
     assert run.wait_for_end() != 0, run.said
-    return lab.run("server", "--resume")
+    return lab.run("process", "--resume")
 
 
 def stopped(lab: Lab, run: Program) -> Program:
@@ -134,7 +134,7 @@ FAULTS: dict[str, Callable[[Lab, Program], Program]] = {
         deadline,
         gone,
         superlink,
-        server,
+        process,
         stopped,
         twice,
     )

@@ -29,7 +29,7 @@ HOST = "protofl_flower.node.host"
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    lab = Lab(tmp_path_factory.mktemp("lab"), sites=3, clients=3)
+    lab = Lab(tmp_path_factory.mktemp("lab"), nodes=3, clients=3)
     try:
         online(lab)
         yield lab

@@ -185,7 +185,7 @@ def test_other_rounds_after_a_resume(toys, tmp_path):
 
 
 class Keeping:
-    """A backend whose pool keeps the clients' files itself, as sites do."""
+    """A backend whose pool keeps the clients' files itself, as nodes of a deployed run do."""
 
     folder, closed = None, False
 

@@ -43,7 +43,7 @@ def test_every_method_data_set_and_group_has_a_paper():
     ]
     found = papers_of(Registry(), plugins)
     assert {label for label, papers in found.items() if not papers} == WITHOUT_PAPER - {
-        "dataset/sites"
+        "dataset/nodes"
     }  # of protofl-flower
 
 

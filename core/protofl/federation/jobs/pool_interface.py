@@ -113,7 +113,7 @@ class LeavesFiles(Protocol):
 
 @runtime_checkable
 class NamedHosts(Protocol):
-    """A `Pool` whose hosts have names that the user knows, such as sites of a federation."""
+    """A `Pool` whose hosts have names that the user knows, such as nodes of a federation."""
 
     def host_of(self, client: int) -> str:
         """Return the name of the host of a client."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SATELLITES = {
-    "flower": ("flower", "sites", "deploy", "node"),
+    "flower": ("flower", "nodes", "deploy", "node"),
     "privacy": ("dp-prototypes", "dp-sgd", "minimum-count", "shadow", "leak"),
     "ray": ("ray",),
 }

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import protofl as pf
-from protofl_flower.protocol.transport import Deployment, Site, Transport, write_end
+from protofl_flower.protocol.transport import Deployment, RemoteNode, Transport, write_end
 from protofl_flower.server.data_sizes import ask_data_sizes
-from protofl_flower.server.site_pool import SitePool
+from protofl_flower.server.node_pool import NodePool
 
 DEPLOYMENT: ContextVar[Deployment | None] = ContextVar("deployed", default=None)
 """The place of the run of this context; `serve` sets it."""
@@ -67,20 +67,20 @@ class Flower:
                 f"--devices {plan.settings.devices} simulates devices, and these are real",
                 do="leave it out; --set backend.deadline=SECONDS limits the time of a reply",
             )
-        return SitePool(plan, deployment, config)
+        return NodePool(plan, deployment, config)
 
 
-def asked_of_sites(options: Mapping[str, Any]) -> dict[str, Any]:
+def with_data_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a new run with what nodes tell of their own data.
 
     Args:
-        options: Options of `protofl.run`; those of the data set ``sites`` in ``options``.
+        options: Options of `protofl.run`; those of the data set ``nodes`` in ``options``.
 
     Raises:
         ProtoflError: A node is missing, or its data do not fit.
     """
     deployment, of_data = DEPLOYMENT.get(), options.get("options", {}).get("dataset", {})
-    if options.get("dataset") != "sites" or options.get("resume") or deployment is None:
+    if options.get("dataset") != "nodes" or options.get("resume") or deployment is None:
         return {**options}
     assignments = options.get("set", ())
     typed = (
@@ -104,19 +104,19 @@ def serve(transport: Transport, request: str) -> None:
 
     Args:
         transport: The way to the nodes.
-        request: A JSON file: ``options`` of `protofl.run`, ``sites``, ``run``, and the files
+        request: A JSON file: ``options`` of `protofl.run`, ``nodes``, ``run``, and the files
             ``lines`` and ``end``.
     """
     asked = json.loads(Path(request).read_text(encoding="utf-8"))
-    sites = [Site(s["name"], s["key"], tuple(s["clients"])) for s in asked["sites"]]
+    nodes = [RemoteNode(n["name"], n["key"], tuple(n["clients"])) for n in asked["nodes"]]
     end: dict[str, Any] = {"done": True}
-    token = DEPLOYMENT.set(Deployment(transport, sites, asked["run"]))
+    token = DEPLOYMENT.set(Deployment(transport, nodes, asked["run"]))
     try:
         with (
             open(asked["lines"], "a", encoding="utf-8", buffering=1) as lines,
             contextlib.redirect_stderr(lines),
         ):
-            pf.run(**asked_of_sites(asked["options"]), backend="flower")
+            pf.run(**with_data_sizes(asked["options"]), backend="flower")
     except Exception as error:
         end = {"failure": pf.ProtoflError.to_values(error)}
     finally:

@@ -29,9 +29,9 @@ import pytest
 import protofl as pf
 from protofl.hooks.discovery.command_help import summary
 from protofl.hooks.discovery.kinds import Plugin
-from protofl_flower.deployment import keys, link, node_process, programs, service_files
+from protofl_flower.deployment import keys, node_process, programs, server_process, service_files
 from protofl_flower.deployment.deployed_run import options_of, real_options
-from protofl_flower.deployment.federation_file import Federation, Site, read_federation
+from protofl_flower.deployment.federation_file import Federation, NodeEntry, read_federation
 from protofl_flower.deployment.node_process import cause_in, check_clock, look_at
 from protofl_flower.files import folder_lock
 from protofl_flower.node.local_data import LocalData
@@ -46,9 +46,9 @@ needs_flower = pytest.mark.skipif(
 
 
 def test_a_federation_is_read_as_it_was_written(tmp_path):
-    sites = [Site("clinic", "key 1", (0, 2), "cnn4"), Site("hospital", "key 2", (1,))]
+    nodes = [NodeEntry("clinic", "key 1", (0, 2), "cnn4"), NodeEntry("hospital", "key 2", (1,))]
     form = {"sample": "12", "classes": "cat,dog", "vocabulary": 50}
-    made = Federation(tmp_path, 9200, "fl.example.org:443", sites, form)
+    made = Federation(tmp_path, 9200, "fl.example.org:443", nodes, form)
     made.write()
     assert read_federation(tmp_path) == made
 
@@ -63,16 +63,16 @@ def test_a_federation_is_read_as_it_was_written(tmp_path):
         ('port = 1\npublic = "x:1"\ndata = 3', "data is 3"),
         ('port = 1\npublic = "x:1"\n[data]\nsample = "1x8x8"', "[data] has sample"),
         ('port = 1\npublic = "x:1"\n[data]\nsample = "8"\nclasses = ["a,b"]', "has a comma"),
-        ('port = 1\npublic = "x:1"\n[[site]]\nname = "a"', "expected the keys"),
-        ('port = 1\npublic = "x:1"\n[[site]]\nname = "../a"\nkey = "k"\nclients = [0]', "'../a'"),
+        ('port = 1\npublic = "x:1"\n[[node]]\nname = "a"', "expected the keys"),
+        ('port = 1\npublic = "x:1"\n[[node]]\nname = "../a"\nkey = "k"\nclients = [0]', "'../a'"),
         (
-            'port = 1\npublic = "x:1"\n[[site]]\nname = "a"\nkey = "k"\nclients = [0]\n'
-            '[[site]]\nname = "b"\nkey = "l"\nclients = [0]',
+            'port = 1\npublic = "x:1"\n[[node]]\nname = "a"\nkey = "k"\nclients = [0]\n'
+            '[[node]]\nname = "b"\nkey = "l"\nclients = [0]',
             "b and a have the same client 0",
         ),
         (
-            'port = 1\npublic = "x:1"\n[[site]]\nname = "a"\nkey = "k"\nclients = [0]\n'
-            '[[site]]\nname = "b"\nkey = "k"\nclients = [1]',
+            'port = 1\npublic = "x:1"\n[[node]]\nname = "a"\nkey = "k"\nclients = [0]\n'
+            '[[node]]\nname = "b"\nkey = "k"\nclients = [1]',
             "b and a have the same key",
         ),
     ],
@@ -84,16 +84,16 @@ def test_a_wrong_federation_file_is_refused(tmp_path, text, words):
     assert words in str(caught.value)
 
 
-def test_sites_say_what_a_run_trains_on(tmp_path):
+def test_nodes_say_what_a_run_trains_on(tmp_path):
     form = {"sample": "1x8x8", "classes": "10"}
-    sites = [Site("a", "k", (1,), "cnn4"), Site("b", "l", (0, 2), "3")]
-    made = Federation(tmp_path, 9200, "x:1", sites, form)
-    own = {"dataset": "sites", "options": {"dataset": form}}
+    nodes = [NodeEntry("a", "k", (1,), "cnn4"), NodeEntry("b", "l", (0, 2), "3")]
+    made = Federation(tmp_path, 9200, "x:1", nodes, form)
+    own = {"dataset": "nodes", "options": {"dataset": form}}
     assert options_of(made, {}) == {**own, "architectures": ["3", "cnn4", "3"]}
     assert options_of(made, {"architectures": "0,1,2"}) == own
-    assert options_of(replace(made, sites=[Site("a", "k", (0,))]), {"dataset": "digits"}) == {}
+    assert options_of(replace(made, nodes=[NodeEntry("a", "k", (0,))]), {"dataset": "digits"}) == {}
     with pytest.raises(pf.UsageError, match="c has no architecture in federation"):
-        options_of(replace(made, sites=[*sites, Site("c", "m", (3,))]), {})
+        options_of(replace(made, nodes=[*nodes, NodeEntry("c", "m", (3,))]), {})
 
 
 def test_options_that_simulate_what_is_real_are_refused():
@@ -108,8 +108,8 @@ def test_options_that_simulate_what_is_real_are_refused():
 
 
 @needs_keys
-def test_init_and_add_site_make_a_federation(cli, tmp_path):
-    lab, site = tmp_path / "lab", tmp_path / "site"
+def test_init_and_add_node_make_a_federation(cli, tmp_path):
+    lab, node = tmp_path / "lab", tmp_path / "node"
     made = cli("deploy", "init", lab, "--public", "fl.example.org:443")
     assert made.exit_code == 0, made.output
     for name in ("server.key", "secret"):
@@ -123,15 +123,15 @@ def test_init_and_add_site_make_a_federation(cli, tmp_path):
     again = cli("deploy", "init", lab, "--public", "fl.example.org:443")
     assert again.exit_code == 2
     assert "is not empty" in again.output
-    made = cli("node", "init", site, "--link", "fl.example.org:443", "--client", "0")
+    made = cli("node", "init", node, "--server", "fl.example.org:443", "--client", "0")
     assert made.exit_code == 0, made.output
-    made = cli("deploy", "add-site", lab, "clinic", site / "key.pub", "--client", "0")
+    made = cli("deploy", "add-node", lab, "clinic", node / "key.pub", "--client", "0")
     assert made.exit_code == 0, made.output
-    assert [each.name for each in read_federation(lab).sites] == ["clinic"]
-    again = cli("deploy", "add-site", lab, "other", site / "key.pub", "--client", "1")
+    assert [each.name for each in read_federation(lab).nodes] == ["clinic"]
+    again = cli("deploy", "add-node", lab, "other", node / "key.pub", "--client", "1")
     assert again.exit_code == 2
     assert "have the same key" in again.output
-    wrong = cli("deploy", "add-site", lab, "other", lab / "ca.crt", "--client", "1")
+    wrong = cli("deploy", "add-node", lab, "other", lab / "ca.crt", "--client", "1")
     assert wrong.exit_code == 2
     assert "is not a public key" in wrong.output
 
@@ -140,7 +140,7 @@ def test_init_and_add_site_make_a_federation(cli, tmp_path):
 
 
 @needs_keys
-def test_the_link_listens_on_loopback_alone(tmp_path, monkeypatch):
+def test_the_server_listens_on_loopback_alone(tmp_path, monkeypatch):
     """Flower's control API answers without a key, at the same port as that of the nodes."""
 
     class Started(Exception):
@@ -151,10 +151,12 @@ def test_the_link_listens_on_loopback_alone(tmp_path, monkeypatch):
         raise Started
 
     commands = []
-    monkeypatch.setattr(link, "program", str)
-    monkeypatch.setattr(link, "Child", child)
-    made = link.make_federation(tmp_path / "lab", "fl.example.org:443", programs.free_port())
-    with pytest.raises(Started), link.running_link(made):
+    monkeypatch.setattr(server_process, "program", str)
+    monkeypatch.setattr(server_process, "Child", child)
+    made = server_process.make_federation(
+        tmp_path / "lab", "fl.example.org:443", programs.free_port()
+    )
+    with pytest.raises(Started), server_process.running_server(made):
         pass
     (superlink,) = commands
     assert superlink[superlink.index("--host") + 1] == "127.0.0.1"
@@ -172,11 +174,11 @@ FOREIGN = (
     "/v1/fleet/..%2fcontrol/list-runs",
     "/V1/FLEET/pull-messages",
 )
-"""Paths of the link that no node needs."""
+"""Paths of the server that no node needs."""
 
 
 def test_the_proxy_names_the_paths_of_nodes_alone(tmp_path):
-    service_files.write_link_files(Federation(tmp_path, 9200, "fl.example.org:443", []))
+    service_files.write_server_files(Federation(tmp_path, 9200, "fl.example.org:443", []))
     text = (tmp_path / "proxy.conf").read_text()
     _, *places = text.split("    location ")
     assert [place.partition(" {")[0] for place in places] == ["/v1/fleet/", "/"]
@@ -188,12 +190,12 @@ def test_the_proxy_names_the_paths_of_nodes_alone(tmp_path):
 @needs_keys
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
 def test_the_proxy_refuses_all_other_paths(tmp_path):
-    made = link.make_federation(
+    made = server_process.make_federation(
         tmp_path / "lab", f"localhost:{programs.free_port()}", programs.free_port()
     )
     passed = []
 
-    class Link(BaseHTTPRequestHandler):
+    class Answering(BaseHTTPRequestHandler):
         def do_POST(self):
             passed.append(self.path)
             self.send_response(200)
@@ -205,7 +207,7 @@ def test_the_proxy_refuses_all_other_paths(tmp_path):
         def log_message(self, *_):
             pass
 
-    server = HTTPServer(("127.0.0.1", made.port), Link)
+    server = HTTPServer(("127.0.0.1", made.port), Answering)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.folder / "server.crt", made.folder / "server.key")
     server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -216,7 +218,7 @@ def test_the_proxy_refuses_all_other_paths(tmp_path):
             assert ask("GET", "/v1/fleet/pull-messages") == 403
             assert [(path, ask("POST", path)) for path in FOREIGN] == [(p, 403) for p in FOREIGN]
             assert passed == ["/v1/fleet/pull-messages"]
-            # nginx compares a path without dots and codes, and this is what the link must get.
+            # nginx compares a path without dots and codes, and this is what the server must get.
             assert ask("POST", "/v1/control/list-runs%2f..%2f..%2ffleet/pull-messages") == 200
             assert passed == ["/v1/fleet/pull-messages"] * 2
     finally:
@@ -227,7 +229,7 @@ def test_the_proxy_refuses_all_other_paths(tmp_path):
 @contextmanager
 def proxy(federation, folder):
     """Run nginx with a federation's file in the block; yield a function that asks it."""
-    (file, _) = service_files.write_link_files(federation)
+    (file, _) = service_files.write_server_files(federation)
     folder.mkdir()
     text = f"daemon off; pid {folder}/pid; error_log {folder}/error.log; events {{}}\n"
     text += f"http {{ access_log off; include {file};\n"
@@ -252,17 +254,17 @@ def proxy(federation, folder):
 
 
 @needs_keys
-def test_a_node_and_a_link_run_once(cli, tmp_path):
-    """Two processes of a node would write the same clients' files; two links, the same database."""
-    lab, site = tmp_path / "lab", tmp_path / "site"
+def test_a_node_and_a_server_run_once(cli, tmp_path):
+    """Two processes of a node would write the same files, and two servers the same database."""
+    lab, node = tmp_path / "lab", tmp_path / "node"
     cli("deploy", "init", lab, "--public", "127.0.0.1:1")
-    cli("node", "init", site, "--link", "127.0.0.1:1", "--client", "0")
-    (site / "ca.crt").write_bytes((lab / "ca.crt").read_bytes())
-    with folder_lock(site, "node"), folder_lock(lab, "federation"):
-        for found in (cli("node", "start", site), cli("deploy", "link", lab)):
+    cli("node", "init", node, "--server", "127.0.0.1:1", "--client", "0")
+    (node / "ca.crt").write_bytes((lab / "ca.crt").read_bytes())
+    with folder_lock(node, "node"), folder_lock(lab, "federation"):
+        for found in (cli("node", "start", node), cli("deploy", "server", lab)):
             assert found.exit_code == 2
             assert "another process uses this folder" in found.output
-    assert not (site / "logs").exists()
+    assert not (node / "logs").exists()
 
 
 @needs_keys
@@ -270,12 +272,12 @@ def test_node_check_says_what_is_wrong(cli, tmp_path):
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))
         free = door.getsockname()[1]
-    site = tmp_path / "site"
-    cli("node", "init", site, "--link", f"127.0.0.1:{free}", "--client", "0")
-    os.chmod(site / "key", 0o644)
-    with open(site / "node.toml", "a") as file:
+    node = tmp_path / "node"
+    cli("node", "init", node, "--server", f"127.0.0.1:{free}", "--client", "0")
+    os.chmod(node / "key", 0o644)
+    with open(node / "node.toml", "a") as file:
         file.write("method = 1\n")
-    found = cli("node", "check", site)
+    found = cli("node", "check", node)
     assert found.exit_code == 2
     assert "unknown rule [policy] method" in found.output
     assert "can be read by others" in found.output
@@ -291,12 +293,12 @@ def test_node_check_says_what_is_wrong(cli, tmp_path):
             False,
         ),
         ("[2001] must be registered via the CLI", "knows no key of this node", False),
-        ("[2004] Failed to activate SuperNode.", "the link refuses the key", True),
-        ("[code: 2004] Failed to activate SuperNode.", "the link refuses the key", True),
+        ("[2004] Failed to activate SuperNode.", "the server refuses the key", True),
+        ("[code: 2004] Failed to activate SuperNode.", "the server refuses the key", True),
         ("Connection attempt failed", "", True),
     ],
 )
-def test_a_node_says_why_the_link_refuses_it(said, words, heals):
+def test_a_node_says_why_the_server_refuses_it(said, words, heals):
     """The messages are those of Flower 1.41 and 1.42."""
     cause, again = cause_in(said)
     assert again == heals
@@ -312,7 +314,7 @@ with subprocess.Popen([sys.executable, "-c", sleep]) as run:
     end_with_parent(run)
 """
 
-LINK = """
+EXECUTOR = """
 import subprocess, sys, time
 with open(sys.argv[1], "w") as log:
     subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdout=log)
@@ -329,7 +331,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("words", [[PARENT], [LINK, APP]], ids=["programs", "runs"])
+@pytest.mark.parametrize("words", [[PARENT], [EXECUTOR, APP]], ids=["programs", "runs"])
 def test_programs_end_with_a_command_that_is_killed(words, tmp_path):
     """Covers the programs of a command, and the run of a ServerApp whose SuperExec has ended."""
     log = tmp_path / "child.log"
@@ -367,14 +369,14 @@ def is_alive(process):
 @needs_keys
 def test_node_check_names_an_expired_certificate(cli, tmp_path, monkeypatch):
     monkeypatch.setattr(keys, "DAYS", -5 / 1440)
-    lab, site = tmp_path / "lab", tmp_path / "site"
+    lab, node = tmp_path / "lab", tmp_path / "node"
     cli("deploy", "init", lab, "--public", "localhost:443")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(lab / "server.crt", lab / "server.key")
     with socket.create_server(("localhost", 0)) as door:
-        link = f"localhost:{door.getsockname()[1]}"
-        cli("node", "init", site, "--link", link, "--client", "0")
-        (site / "ca.crt").write_bytes((lab / "ca.crt").read_bytes())
+        address = f"localhost:{door.getsockname()[1]}"
+        cli("node", "init", node, "--server", address, "--client", "0")
+        (node / "ca.crt").write_bytes((lab / "ca.crt").read_bytes())
 
         def answer():
             line, _ = door.accept()
@@ -383,30 +385,30 @@ def test_node_check_names_an_expired_certificate(cli, tmp_path, monkeypatch):
 
         end = threading.Thread(target=answer)
         end.start()
-        found = cli("node", "check", site)
+        found = cli("node", "check", node)
         end.join()
     assert found.exit_code == 2
-    assert f"the certificate of {link} is refused: certificate has expired" in found.output
+    assert f"the certificate of {address} is refused: certificate has expired" in found.output
 
 
 @needs_keys
 @pytest.mark.parametrize(
     ("ahead", "words"),
     [
-        (600, r"60\d s ahead of the link's"),
-        (-605, r"60\d s behind the link's"),
+        (600, r"60\d s ahead of the server's"),
+        (-605, r"60\d s behind the server's"),
         (2, ""),
         (-200, ""),
     ],
 )
-def test_a_clock_that_the_link_refuses_is_named(cli, tmp_path, ahead, words):
+def test_a_clock_that_the_server_refuses_is_named(cli, tmp_path, ahead, words):
     """With such a clock, Flower's programs end without a message."""
-    lab, site = tmp_path / "lab", tmp_path / "site"
+    lab, node = tmp_path / "lab", tmp_path / "node"
     cli("deploy", "init", lab, "--public", "localhost:443")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(lab / "server.crt", lab / "server.key")
 
-    class Link(BaseHTTPRequestHandler):
+    class Answering(BaseHTTPRequestHandler):
         def do_HEAD(self):
             self.send_response(404)
             self.end_headers()
@@ -417,18 +419,18 @@ def test_a_clock_that_the_link_refuses_is_named(cli, tmp_path, ahead, words):
         def log_message(self, *words):
             pass
 
-    with HTTPServer(("localhost", 0), Link) as server:
+    with HTTPServer(("localhost", 0), Answering) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        link = f"localhost:{server.server_port}"
-        cli("node", "init", site, "--link", link, "--client", "0")
-        (site / "ca.crt").write_bytes((lab / "ca.crt").read_bytes())
-        found = cli("node", "check", site)
+        address = f"localhost:{server.server_port}"
+        cli("node", "init", node, "--server", address, "--client", "0")
+        (node / "ca.crt").write_bytes((lab / "ca.crt").read_bytes())
+        found = cli("node", "check", node)
         if words:
             with pytest.raises(pf.UsageError, match=words):
-                check_clock(look_at(link, site / "ca.crt")[1])
+                check_clock(look_at(address, node / "ca.crt")[1])
         server.shutdown()
-    assert re.search(words or f"{link} answers", found.output)
+    assert re.search(words or f"{address} answers", found.output)
 
 
 def test_a_rehearsal_has_rounds(cli):
@@ -470,7 +472,7 @@ def test_an_error_names_the_taken_port(cli, tmp_path):
         port = taken.getsockname()[1]
         made = cli("deploy", "init", tmp_path / "lab", "--public", "x:1", "--port", port)
         assert made.exit_code == 0, made.output
-        found = cli("deploy", "link", tmp_path / "lab")
+        found = cli("deploy", "server", tmp_path / "lab")
     assert found.exit_code == 2
     assert f"port {port} of this machine cannot be used" in " ".join(found.output.split())
 
@@ -503,7 +505,7 @@ def test_the_examples_of_a_new_node_work():
 
 
 @pytest.mark.parametrize(
-    "words", ["deploy init made --public lab:1", "node init made --link lab:1 --client 0"]
+    "words", ["deploy init made --public lab:1", "node init made --server lab:1 --client 0"]
 )
 def test_without_the_extra_a_command_says_what_to_install(cli, tmp_path, monkeypatch, words):
     monkeypatch.setattr(keys, "find_spec", lambda name: None)

@@ -20,16 +20,20 @@ from protofl_flower.deployment.node_process import settings_text
 from protofl_flower.node.host import Node
 from protofl_flower.node.local_data import LocalData
 from protofl_flower.node.policy import Policy, plan_here
-from protofl_flower.protocol.transport import Deployment, Site
-from protofl_flower.server import data_sizes, polling, site_pool
+from protofl_flower.node_data import remote_data
+from protofl_flower.protocol.transport import Deployment, RemoteNode
+from protofl_flower.server import data_sizes, node_pool, polling
 from protofl_flower.server.data_sizes import LARGEST, ask_data_sizes
-from protofl_flower.sites import remote_data
 
 FORM = {"sample": "1x8x8", "classes": "10"}
 QUICK = {"models": "toy", "architectures": "1,0,1", "batch_size": 32, "rounds": 4}
 QUICK |= {"local_epochs": 1, "device": "cpu", "progress": False}
 QUICK |= {"on_lost_client": "skip"}
-SITES = [Site("clinic", "a", (0,)), Site("hospital", "b", (1,)), Site("practice", "c", (2,))]
+NODES = [
+    RemoteNode("clinic", "a", (0,)),
+    RemoteNode("hospital", "b", (1,)),
+    RemoteNode("practice", "c", (2,)),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +43,7 @@ def toys(monkeypatch):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Write different files for three sites, and a folder with the same data, already split."""
+    """Write different files for three nodes, and a folder with the same data, already split."""
     folder = tmp_path_factory.mktemp("files")
     digits = load_digits()
     x = (digits.images[:, None] * 15).astype(np.uint8)
@@ -88,30 +92,30 @@ def tables(files):
 
 
 def own_data(files, key, **more):
-    clients = next([*site.clients] for site in SITES if site.key == key)
+    clients = next([*remote.clients] for remote in NODES if remote.key == key)
     return LocalData.read({**tables(files)[key], **more}, clients, files / "cache")
 
 
 def nodes_of(tmp_path, files, **more):
     found = {}
-    for site in SITES:
-        folder = tmp_path / site.name
+    for remote in NODES:
+        folder = tmp_path / remote.name
         folder.mkdir(exist_ok=True)
-        settings = {"clients": [*site.clients], "data_dir": str(files / "cache")}
-        settings["data"] = {**tables(files)[site.key], **more}
-        found[site.key] = Node(folder, settings)
+        settings = {"clients": [*remote.clients], "data_dir": str(files / "cache")}
+        settings["data"] = {**tables(files)[remote.key], **more}
+        found[remote.key] = Node(folder, settings)
     return found
 
 
-def deployed(nodes, fates=None, sites=SITES, method="fedproto", **options):
+def deployed(nodes, fates=None, federation=NODES, method="fedproto", **options):
     """Run on the nodes' own data through a fake grid; return the result and the grid."""
     transport = FakeTransport(nodes)
     transport.fates = fates or {}
-    token = backend.DEPLOYMENT.set(Deployment(transport, sites, RUN))
+    token = backend.DEPLOYMENT.set(Deployment(transport, federation, RUN))
     pace = {"backend.poll": 1e-6, "backend.patience": 0} | options.pop("set", {})
-    given = {"dataset": "sites", "options": {"dataset": FORM}, "set": pace}
+    given = {"dataset": "nodes", "options": {"dataset": FORM}, "set": pace}
     try:
-        options = backend.asked_of_sites({**given, **options})
+        options = backend.with_data_sizes({**given, **options})
         return pf.run(method, backend="flower", **options), transport
     finally:
         backend.DEPLOYMENT.reset(token)
@@ -123,7 +127,7 @@ def simulated(files, out, method="fedproto", **options):
 
 
 @pytest.mark.slow
-def test_sites_with_own_data_equal_a_simulation_of_data_split_alike(tmp_path, files):
+def test_nodes_with_own_data_equal_a_simulation_of_data_split_alike(tmp_path, files):
     found, transport = deployed(nodes_of(tmp_path, files), out=tmp_path / "deployed", **QUICK)
     local = simulated(files, tmp_path / "local")
     assert lines(local) == lines(found)
@@ -290,11 +294,11 @@ def test_a_node_that_tells_nothing_can_claim_no_more_than_at_first(tmp_path, fil
 
 
 @pytest.mark.slow
-def test_a_site_that_never_comes_and_one_that_is_lost_equal_their_simulation(tmp_path, files):
-    sites = [*SITES, Site("island", "d", (3,))]
+def test_a_node_that_never_comes_and_one_that_is_lost_equal_their_simulation(tmp_path, files):
+    federation = [*NODES, RemoteNode("island", "d", (3,))]
     fates = {("b", 1, "before_upload"): "lost after work", ("a", 2, "Evaluate"): 5}
     options = QUICK | {"architectures": "1,0,1,0", "out": tmp_path / "deployed"}
-    found, _ = deployed(nodes_of(tmp_path, files), fates, sites, **options)
+    found, _ = deployed(nodes_of(tmp_path, files), fates, federation, **options)
     assert [row.participants for row in found.record] == [3, 2, 3, 3]
     assert found.record[1].absent == {"1": "failed"}
     assert found.record[2].unscored == {"0": "left", "3": "left"}
@@ -312,16 +316,17 @@ def test_a_site_that_never_comes_and_one_that_is_lost_equal_their_simulation(tmp
     assert [row.test_accuracy for row in local.record] == [r.test_accuracy for r in found.record]
 
 
-def test_a_missing_site_costs_its_patience_once(tmp_path, files, monkeypatch):
+def test_a_missing_node_costs_its_patience_once(tmp_path, files, monkeypatch):
     now = [0.0]
     clock = SimpleNamespace(
         monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)
     )
-    for module in (data_sizes, site_pool, polling):
+    for module in (data_sizes, node_pool, polling):
         monkeypatch.setattr(module, "time", clock)
-    sites, pace = [*SITES, Site("island", "d", (3,))], {"backend.patience": 60, "backend.poll": 1}
+    federation = [*NODES, RemoteNode("island", "d", (3,))]
+    pace = {"backend.patience": 60, "backend.poll": 1}
     options = QUICK | {"architectures": "1,0,1,0", "rounds": 1, "set": pace}
-    deployed(nodes_of(tmp_path, files), sites=sites, out=tmp_path / "deployed", **options)
+    deployed(nodes_of(tmp_path, files), federation=federation, out=tmp_path / "deployed", **options)
     assert 60 <= now[0] < 65
 
 
@@ -386,7 +391,7 @@ def sizes(**client):
 def test_a_hostile_answer_is_refused_in_a_line(sent, words):
     there = {"a": SimpleNamespace(respond=lambda *_: (json.dumps(sent), []))}
     with pytest.raises(pf.ProtoflError) as caught:
-        place = Deployment(FakeTransport(there), SITES[:1], RUN)
+        place = Deployment(FakeTransport(there), NODES[:1], RUN)
         ask_data_sizes(place, FORM, backend.Flower.Config(patience=0, poll=1e-6), skip=True)
     text = caught.value.what
     assert words in text
@@ -421,7 +426,7 @@ def test_labels_and_files_of_a_node_stay_in_its_log(tmp_path, files, capfd):
     nodes = nodes_of(tmp_path, files, labels={"one": 1})
     transport = FakeTransport(nodes)
     with pytest.raises(pf.UsageError, match="clinic: its own data do not fit the run"):
-        place = Deployment(transport, SITES, RUN)
+        place = Deployment(transport, NODES, RUN)
         ask_data_sizes(place, FORM, backend.Flower.Config(patience=0, poll=1e-6), skip=True)
     assert transport.left
     for planted in ("three", "zero", str(files), "npz"):
@@ -448,14 +453,14 @@ def test_a_node_trains_on_its_own_data_alone(files):
         pf.UsageError, match="data of its own, and the run is on the data set digits"
     ):
         plan_here(text, {}, Policy(), own_data(files, "a"))
-    text = json.dumps({"method": "fedproto", "models": "htcnn8", "dataset": "sites"})
+    text = json.dumps({"method": "fedproto", "models": "htcnn8", "dataset": "nodes"})
     with pytest.raises(pf.UsageError, match="has no data of its own"):
         plan_here(text, {}, Policy())
 
 
 def test_without_a_federation_the_data_set_says_what_to_do(tmp_path):
     with pytest.raises(pf.UsageError, match="is on the nodes of a federation"):
-        pf.run("fedproto", dataset="sites", options={"dataset": FORM}, out=tmp_path / "x", **QUICK)
+        pf.run("fedproto", dataset="nodes", options={"dataset": FORM}, out=tmp_path / "x", **QUICK)
 
 
 def test_data_on_other_machines_have_no_preparation():

@@ -33,13 +33,13 @@ def toys(monkeypatch):
 def deployed(nodes, out, run=RUN, noise=NOISE, **options):
     transport = FakeTransport(nodes)
     settings = SETTINGS | {"dp-prototypes.noise": noise}
-    given = {"sites": THREE, "run": run, "set": settings, "out": out}
+    given = {"federation": THREE, "run": run, "set": settings, "out": out}
     return run_on(transport, "fedproto", **given, **BASE | options), transport
 
 
 @pytest.fixture
 def nodes(tmp_path):
-    return {site.key: node(tmp_path, site.key, DATA, THREE) for site in THREE}
+    return {remote.key: node(tmp_path, remote.key, DATA, THREE) for remote in THREE}
 
 
 def stripped(result, key_of):

@@ -128,7 +128,7 @@ def test_the_serverapp_tells_that_its_process_was_killed(tmp_path, monkeypatch):
     options |= {"out": str(tmp_path / "run"), "data_dir": str(tmp_path / "data")}
     request, end = tmp_path / "request.json", tmp_path / "end.json"
     asked = {"options": options, "run": "0" * 16, "lines": str(tmp_path / "lines")}
-    asked |= {"end": str(end), "sites": [{"name": "a", "key": "k", "clients": [0]}]}
+    asked |= {"end": str(end), "nodes": [{"name": "a", "key": "k", "clients": [0]}]}
     request.write_text(json.dumps(asked))
     asking = threading.Event()
 

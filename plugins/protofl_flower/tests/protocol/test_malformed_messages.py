@@ -6,15 +6,15 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from fake_grid import FakeTransport, deployed, node, site_of
+from fake_grid import FakeTransport, deployed, node, remote_node
 from runtime_toys import GIVEN, install, make_plan
 
 import protofl as pf
 from protofl.federation.jobs.jobs import Evaluate, StartTrial, Train
 from protofl_flower import backend
 from protofl_flower.protocol.transport import MALFORMED, Delivery, Deployment
-from protofl_flower.server import data_sizes, polling, site_pool
-from protofl_flower.server.site_pool import SitePool
+from protofl_flower.server import data_sizes, node_pool, polling
+from protofl_flower.server.node_pool import NodePool
 
 RUN = "0123456789abcdef"
 TRAIN = {"kind": "TrainReply", "seconds": {}, "samples": 18, "sums": {"ce": 1.0}, "floats": 3}
@@ -60,14 +60,14 @@ WRONG = {
 
 
 def pool_of(answer, clients=1, **options):
-    """Return a pool of one site whose node gives this answer to all jobs, and its grid."""
+    """Return a pool of one node that gives this answer to all jobs, and its grid."""
     options = {"on_lost_client": "skip", "on_bad_upload": "skip"} | options
     plan = make_plan("fedproto", clients=clients, **options)
     transport = FakeTransport({"a": SimpleNamespace(respond=lambda *_: ('{"facts": {}}', []))})
     for kind in ("before_upload", "Evaluate"):
         transport.fates[("a", 0, kind)] = lambda text: (answer, [])
-    pool = SitePool(
-        plan, Deployment(transport, [site_of("a", range(clients))], RUN),
+    pool = NodePool(
+        plan, Deployment(transport, [remote_node("a", range(clients))], RUN),
         backend.Flower.Config(poll=1e-6, patience=0),
     )  # fmt: skip
     pool.broadcast(StartTrial(0))
@@ -81,17 +81,17 @@ def test_a_wrong_answer_makes_its_client_absent_and_no_other(what):
     found = [answer for _, answer in pool.run([Train(c, 0, may_fail=True) for c in range(2)])]
     assert (type(found[0]).__name__, found[0].reason) == ("Absent", "failed")
     (note,) = found[0].notes
-    assert note.startswith("site-a: it sent a wrong answer: ") and words in note, note
+    assert note.startswith("node-a: it sent a wrong answer: ") and words in note, note
     assert type(found[1]).__name__ == "TrainReply"
     pool, _ = pool_of(replies(wrong, reply()), clients=2)
-    with pytest.raises(pf.RunFailure, match="site-a, train of client 0 in round 0: "):
+    with pytest.raises(pf.RunFailure, match="node-a, train of client 0 in round 0: "):
         [*pool.run([Train(c, 0) for c in range(2)])]
 
 
 def test_a_node_that_always_lacks_the_plan_is_asked_once_more():
     pool, transport = pool_of('{"lacks": "plan"}')
     ((_, found),) = pool.run([Train(0, 0, may_fail=True)])
-    assert found.notes == ["site-a: it asks for the plan again; the round goes on without it"]
+    assert found.notes == ["node-a: it asks for the plan again; the round goes on without it"]
     assert len(transport.sent) == 3  # the plan, the job, and the job with the plan
 
 
@@ -112,21 +112,21 @@ def test_a_message_that_flower_refuses_and_answers_nobody_waits_for():
     assert type(found).__name__ == "TrainReply"
     transport.send = lambda *_: ""
     ((_, found),) = pool.run([Train(0, 1, may_fail=True)])
-    assert found.notes == ["site-a: Flower refused its message; the round goes on without it"]
+    assert found.notes == ["node-a: Flower refused its message; the round goes on without it"]
 
 
 def test_notes_carry_the_name_of_their_node_and_are_limited():
     notes = ["Done. best on test samples: 100%", "\x1b[31m" + "x" * 999, *map(str, range(9))]
     pool, _ = pool_of(replies(reply({"notes": notes})))
     ((_, found),) = pool.run([Train(0, 0, may_fail=True)])
-    assert found.notes[0] == "site-a says: Done. best on test samples: 100%"
+    assert found.notes[0] == "node-a says: Done. best on test samples: 100%"
     assert len(found.notes) == 5 and all(len(note) < 320 for note in found.notes)
     total = 0
     for _ in range(60):
         ((_, found),) = pool.run([Train(0, 0, may_fail=True)])
         total += len(found.notes)
     assert found.notes == []
-    assert total == site_pool.MOST_NOTES - 5 + 1  # and the line that says so
+    assert total == node_pool.MOST_NOTES - 5 + 1  # and the line that says so
 
 
 def test_an_undo_takes_no_earlier_training_back():
@@ -173,12 +173,12 @@ def test_a_node_that_answers_the_plan_wrongly_ends_no_run(answer, tmp_path, node
     fates = {("a", -1, "plan"): lambda text: (answer, [])}
     found, _ = deployed("fedproto", nodes, fates, out=tmp_path / "run", **SKIP)
     assert len(found.record) == GIVEN["rounds"]
-    assert "site-a did not take the plan: " in capsys.readouterr().err
+    assert "node-a did not take the plan: " in capsys.readouterr().err
     given = {**SKIP, "on_lost_client": "stop"}
-    with pytest.raises(pf.ProtoflError, match="site-a"):
+    with pytest.raises(pf.ProtoflError, match="node-a"):
         deployed("fedproto", nodes, fates, out=tmp_path / "stop", **given)
     fates["b", -1, "plan"] = fates["a", -1, "plan"]
-    with pytest.raises(pf.ProtoflError, match="site-"):  # nobody has taken it
+    with pytest.raises(pf.ProtoflError, match="node-"):  # nobody has taken it
         deployed("fedproto", nodes, fates, out=tmp_path / "nobody", **SKIP)
 
 
@@ -195,11 +195,11 @@ def test_a_node_that_never_answers_the_plan_is_named_and_has_a_deadline(
     fates = {("a", -1, "plan"): "never"}
     found, _ = deployed("fedproto", nodes, fates, out=tmp_path / "run", **SKIP)
     said = capsys.readouterr().err
-    assert "waiting for site-a to answer the plan: 40 s of 600 s" in said
-    assert "the run starts without site-a: no answer to the plan after 600 s" in said
+    assert "waiting for node-a to answer the plan: 40 s of 600 s" in said
+    assert "the run starts without node-a: no answer to the plan after 600 s" in said
     assert len(found.record) == GIVEN["rounds"]
     given = {**SKIP, "on_lost_client": "stop", "set": {"backend.start_deadline": 50}}
-    with pytest.raises(pf.RunFailure, match="no answer to the plan after 50 s: site-a"):
+    with pytest.raises(pf.RunFailure, match="no answer to the plan after 50 s: node-a"):
         deployed("fedproto", nodes, fates, out=tmp_path / "stop", **given)
 
 
@@ -212,23 +212,23 @@ def test_an_answer_with_sizes_that_never_comes_has_a_deadline(monkeypatch):
     told = {"train": 5, "test": 3, "majority": [1, 3]}
     text = json.dumps({"sizes": {"clients": {"0": told}}})
     transport = SimpleNamespace(
-        nodes=lambda: {"a": 0, "b": 1},
+        online=lambda: {"a": 0, "b": 1},
         send=lambda node, *_: str(node),
         receive=lambda tickets: [Delivery("0", text)] if "0" in tickets else [],
     )
-    place = Deployment(transport, [site_of("a", [0]), site_of("b", [1])], RUN)
+    place = Deployment(transport, [remote_node("a", [0]), remote_node("b", [1])], RUN)
     form, pace = {"sample": "1x8x8", "classes": "10"}, backend.Flower.Config()
     found = data_sizes.ask_data_sizes(place, form, pace, skip=True, report=said.append)
     assert found == [told, {}]
-    assert said[0] == "waiting for site-b to answer the question for its sizes: 40 s of 600 s"
-    assert said[-1] == "no sizes after 600 s: site-b"
-    with pytest.raises(pf.RunFailure, match="no sizes after 600 s: site-b"):
+    assert said[0] == "waiting for node-b to answer the question for its sizes: 40 s of 600 s"
+    assert said[-1] == "no sizes after 600 s: node-b"
+    with pytest.raises(pf.RunFailure, match="no sizes after 600 s: node-b"):
         data_sizes.ask_data_sizes(place, form, pace, skip=False, report=said.append)
 
 
 def test_a_client_that_tells_of_nearly_all_samples_is_named():
     told = {0: {"train": 10**7}, 1: {"train": [3, 4]}, 2: {"train": 9}, 3: {}}
-    place = Deployment(None, [site_of("a", [0, 1]), site_of("b", [2, 3])], RUN)
+    place = Deployment(None, [remote_node("a", [0, 1]), remote_node("b", [2, 3])], RUN)
     (line,) = data_sizes.large(place, told)
-    assert line.startswith("site-a tells of 10,000,000 training samples of client 0")
+    assert line.startswith("node-a tells of 10,000,000 training samples of client 0")
     assert not data_sizes.large(place, {0: {"train": 10**7}, 1: {"train": 1}})

@@ -9,7 +9,7 @@ import socket
 import numpy as np
 import pytest
 import torch
-from fake_grid import SITES, FakeTransport, deployed, node, run_on
+from fake_grid import TWO, FakeTransport, deployed, node, run_on
 from runtime_toys import GIVEN, install
 from slowness import quick
 
@@ -62,9 +62,9 @@ def there(tmp_path, monkeypatch):
     install(monkeypatch)
     monkeypatch.setattr(socket, "gethostname", lambda: MACHINE)
     monkeypatch.setattr(platform, "node", lambda: MACHINE)
-    folder = tmp_path / "site-41fe"
+    folder = tmp_path / "node-41fe"
     folder.mkdir()
-    made = {s.key: node(folder, s.key, GIVEN["data_dir"], classes=True) for s in SITES}
+    made = {each.key: node(folder, each.key, GIVEN["data_dir"], classes=True) for each in TWO}
     return folder, made
 
 

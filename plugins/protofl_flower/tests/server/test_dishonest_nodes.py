@@ -17,10 +17,10 @@ import protofl as pf
 from protofl.records.checkpoint import Commit
 from protofl_flower import backend
 from protofl_flower.node.host import Node
-from protofl_flower.protocol.transport import Delivery, Deployment, Site
+from protofl_flower.protocol.transport import Delivery, Deployment, RemoteNode
 
 LIAR = "a"
-FOUR = [Site(f"site-{key}", key, (client,)) for client, key in enumerate("abcd")]
+FOUR = [RemoteNode(f"node-{key}", key, (client,)) for client, key in enumerate("abcd")]
 
 JUNK = [
     None, True, False, -1, 0, 3, 2**40, 2**62, 10**400, -(10**30), 1e308, float("nan"),
@@ -165,11 +165,11 @@ class LyingTransport(FakeTransport):
 
 def nodes_of(folder):
     found = {}
-    for site in FOUR:
-        (folder / site.key).mkdir()
+    for remote in FOUR:
+        (folder / remote.key).mkdir()
         rules = {"class_counts": True, "most_evaluations": 10}
-        settings = {"clients": [*site.clients], "data_dir": str(GIVEN["data_dir"])}
-        found[site.key] = Node(folder / site.key, {**settings, "policy": rules})
+        settings = {"clients": [*remote.clients], "data_dir": str(GIVEN["data_dir"])}
+        found[remote.key] = Node(folder / remote.key, {**settings, "policy": rules})
     return found
 
 

@@ -11,7 +11,7 @@ from io import StringIO
 from types import SimpleNamespace
 
 import pytest
-from fake_grid import RUN, SITES, FakeTransport, deployed, lines, node, run_on, same_state, stage
+from fake_grid import RUN, TWO, FakeTransport, deployed, lines, node, run_on, same_state, stage
 from hostile_uploads import ALL, DOWNLOAD, DOWNLOADS, HOSTILE, notes_of
 from runtime_toys import GIVEN, install, train
 from slowness import quick
@@ -24,7 +24,7 @@ from protofl.runs.dry_run.short_rounds import dry_run
 from protofl_flower import backend, fingerprints
 from protofl_flower.protocol import messages
 from protofl_flower.protocol.transport import Deployment
-from protofl_flower.server.site_pool import SitePool
+from protofl_flower.server.node_pool import NodePool
 
 OPTIONS = {k: v for k, v in GIVEN.items() if k != "backend"} | {"progress": False, "rounds": 4}
 SKIP = OPTIONS | {"on_lost_client": "skip"}
@@ -33,7 +33,7 @@ SKIP = OPTIONS | {"on_lost_client": "skip"}
 @pytest.fixture
 def nodes(tmp_path, monkeypatch):
     install(monkeypatch)
-    return {s.key: node(tmp_path, s.key, GIVEN["data_dir"]) for s in SITES}
+    return {each.key: node(tmp_path, each.key, GIVEN["data_dir"]) for each in TWO}
 
 
 def simulated(method, found, tmp_path, **options):
@@ -91,20 +91,20 @@ def test_nodes_that_are_gone_for_a_while_are_waited_for(tmp_path, nodes, monkeyp
     monkeypatch.setattr("protofl.federation.round.participation.PAUSE", 1e-3)
     local = train("fedproto", tmp_path / "local", rounds=4, on_lost_client="skip")
     transport = FakeTransport(nodes)
-    looks, everyone = iter(range(20)), transport.nodes
+    looks, everyone = iter(range(20)), transport.online
 
     def there():
         done = transport.sent and stage(json.loads(transport.sent[-1][1])) == (0, "Evaluate")
         away = done and len(transport.left) > 6 and next(looks, None) is not None
         return {} if away else everyone()
 
-    transport.nodes = there
+    transport.online = there
     given = SKIP | {"min_clients": 4, "wait_for_clients": 60}
     found = run_on(transport, "fedproto", out=tmp_path / "deployed", **given)
     assert next(looks, None) is None
     assert lines(local) == lines(found)
     same_state(local, found)
-    transport.nodes = lambda: {"a": 0}
+    transport.online = lambda: {"a": 0}
     with pytest.raises(pf.RunFailure, match="2 of 4 clients can be reached in round 0") as caught:
         given |= {"wait_for_clients": 0}
         run_on(transport, "fedproto", out=tmp_path / "again", **given)
@@ -207,9 +207,9 @@ def test_what_has_changed_on_a_node_is_told_when_a_run_is_resumed(
     again = {key: node(tmp_path, key, GIVEN["data_dir"]) for key in nodes}
     deployed(None, again, out=out, resume=True, rounds=2)
     said = capsys.readouterr().err
-    assert "site-a has changed since the last round: its torch was" in said
+    assert "node-a has changed since the last round: its torch was" in said
     assert "its code of fedproto was" in said
-    assert "site-b has torch 1.0, the run has" in said
+    assert "node-b has torch 1.0, the run has" in said
     monkeypatch.setattr(
         "protofl_flower.node.host.facts_of", lambda plan: facts(plan) | {"data": "x"}
     )
@@ -289,13 +289,13 @@ def test_hostile_uploads_are_refused_as_in_every_run(tmp_path, monkeypatch):
     def begin(changes, *, told, transforms=None, **options):
         place = tmp_path / str(next(made))
         place.mkdir()
-        there = {s.key: node(place, s.key, GIVEN["data_dir"]) for s in SITES}
+        there = {each.key: node(place, each.key, GIVEN["data_dir"]) for each in TWO}
         given = GIVEN | {"method": "fedproto", "transforms": list(transforms or {})} | options
         plan = pf.backends.Plan.make(given)
         learned = dry_run(plan)
         transport = HostileTransport(there, changes)
-        pool = SitePool(
-            plan, Deployment(transport, SITES, RUN), backend.Flower.Config(poll=1e-6, patience=0)
+        pool = NodePool(
+            plan, Deployment(transport, TWO, RUN), backend.Flower.Config(poll=1e-6, patience=0)
         )
         found = Federation(plan, pool, told, participation=Participation(plan))
         found.learned = learned

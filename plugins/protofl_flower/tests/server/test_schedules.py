@@ -11,7 +11,7 @@ import random
 from types import SimpleNamespace
 
 import pytest
-from fake_grid import SITES, THREE, FakeTransport, node, run_on, stage
+from fake_grid import THREE, TWO, FakeTransport, node, run_on, stage
 from repeated_schedule import assert_repeatable
 from runtime_toys import GIVEN, install, train
 from slowness import quick
@@ -28,13 +28,15 @@ OPTIONS |= {"on_lost_client": "skip", "on_bad_upload": "skip", "timing": "buffer
 def nodes(tmp_path, monkeypatch):
     install(monkeypatch)
     monkeypatch.setattr("protofl_plugins.schedules.real_time.PAUSE", 0.01)
-    return {s.key: node(tmp_path, s.key, GIVEN["data_dir"], sites=THREE) for s in THREE}
+    return {
+        each.key: node(tmp_path, each.key, GIVEN["data_dir"], federation=THREE) for each in THREE
+    }
 
 
-def deployed(transport, method, out, sites=THREE, **options):
+def deployed(transport, method, out, federation=THREE, **options):
     """Run without rounds through a fake grid; return the lines of its record."""
     given = options if options.get("resume") else OPTIONS | METHODS.get(method, {}) | options
-    run_on(transport, method, out=out, sites=sites, **given)
+    run_on(transport, method, out=out, federation=federation, **given)
     return pf.load_run(out).rows
 
 
@@ -53,7 +55,7 @@ def test_slow_and_dead_nodes_delay_nobody(method, tmp_path, nodes):
     send = transport.send
 
     def dies(node, text, *rest):
-        if (number := stage(json.loads(text))[0]) > 0 and transport.nodes().get("c") == node:
+        if (number := stage(json.loads(text))[0]) > 0 and transport.online().get("c") == node:
             del transport.there["c"]
             assert number
         return send(node, text, *rest)
@@ -165,7 +167,7 @@ def test_any_faults_and_kills_are_as_if_clients_had_not_trained(method, seed, tm
     chance = random.Random(f"{method} {seed}")
 
     def anew(key):
-        return node(tmp_path, key, GIVEN["data_dir"], sites=THREE)
+        return node(tmp_path, key, GIVEN["data_dir"], federation=THREE)
 
     out, kills = tmp_path / "deployed", 0
     while True:
@@ -192,7 +194,7 @@ def test_any_faults_and_kills_are_as_if_clients_had_not_trained(method, seed, tm
 
 @pytest.mark.slow
 def test_two_clients_of_a_node_take_turns(tmp_path, nodes):
-    there = {s.key: node(tmp_path, s.key, GIVEN["data_dir"]) for s in SITES}
+    there = {each.key: node(tmp_path, each.key, GIVEN["data_dir"]) for each in TWO}
     transport, out = FakeTransport(there), tmp_path / "deployed"
     transport.slow = {"b": 3}
     waiting, send, receive = set(), transport.send, transport.receive
@@ -217,19 +219,19 @@ def test_two_clients_of_a_node_take_turns(tmp_path, nodes):
 
     transport.send, transport.receive = noted, receives
     given = {"clients": 4, "set": {"timing.buffer": 2}, "rounds": 14}
-    rows = deployed(transport, "fedproto", out, SITES, **given)
+    rows = deployed(transport, "fedproto", out, TWO, **given)
     assert {c for row in rows for c in row.schedule["versions"]} == {"0", "1", "2", "3"}
     repeated("fedproto", out, tmp_path, {"buffer": 2}, clients=4, rounds=14)
 
 
 @pytest.mark.slow
 def test_a_node_that_hangs_is_given_up_after_the_deadline(tmp_path, nodes, monkeypatch, capsys):
-    monkeypatch.setattr("protofl_flower.server.site_pool.FIRST", 0.01)
+    monkeypatch.setattr("protofl_flower.server.node_pool.FIRST", 0.01)
     transport, out = FakeTransport(nodes), tmp_path / "deployed"
     transport.fates = {("c", 0, "before_upload"): "never"}
     given = {"timing.buffer": 3, "backend.deadline": 0.1}
     rows = deployed(transport, "fedproto", out, set=given, rounds=3, progress=True)
-    assert "waiting for site-c to answer: 0 s" in capsys.readouterr().err
+    assert "waiting for node-c to answer: 0 s" in capsys.readouterr().err
     assert rows[0].absent == {"2": "deadline"} and rows[0].participants == 2
     assert [row.participants for row in rows[1:]] == [3, 3]  # it is asked again
 
@@ -251,19 +253,19 @@ def test_a_lying_node_is_left_out_and_the_others_go_on(tmp_path, nodes):
 def test_the_run_waits_for_nodes_before_it_ends(tmp_path, nodes):
     """All nodes are gone for a while after the first step."""
     transport = FakeTransport(nodes)
-    everyone, looks = transport.nodes, iter(range(12))
+    everyone, looks = transport.online, iter(range(12))
 
     def there():
         trained = [text for _, text, _ in transport.sent if json.loads(text)["jobs"]]
         away = len(trained) == 3 and not transport._waiting
         return {} if away and next(looks, None) is not None else everyone()
 
-    transport.nodes = there
+    transport.online = there
     given = {"set": {"timing.buffer": 3}, "wait_for_clients": 60, "rounds": 3}
     rows = deployed(transport, "fedproto", tmp_path / "deployed", **given)
     assert next(looks, None) is None
     assert [row.participants for row in rows] == [3, 3, 3]
-    transport.nodes = lambda: {}
+    transport.online = lambda: {}
     with pytest.raises(pf.RunFailure, match="no client was asked in round 3"):
         deployed(transport, None, tmp_path / "deployed", resume=True, rounds=4, wait_for_clients=0)
 

@@ -36,8 +36,8 @@ def _typed(method: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
 @prints_json
 def rehearse(
     method: Annotated[str | None, typer.Argument(metavar="METHOD", help="The method.")] = None,
-    sites: Annotated[
-        int, option("--sites", "N", "Number of nodes.", min=1, rich_help_panel=PANEL)
+    nodes: Annotated[
+        int, option("--nodes", "N", "Number of nodes.", min=1, rich_help_panel=PANEL)
     ] = 2,
     folder: Annotated[
         Path | None,
@@ -64,7 +64,7 @@ def rehearse(
 
     place = new_folder(folder, "--folder") if folder else Path(tempfile.mkdtemp(prefix="protofl-"))
     try:
-        rows = rehearse_run(place, _typed(method, arguments), sites, line)
+        rows = rehearse_run(place, _typed(method, arguments), nodes, line)
     except KeyboardInterrupt as stop:
         raise typer.Exit(interrupted(stop, f"logs and runs are in {place}")) from None
     except pf.ProtoflError as problem:
@@ -88,29 +88,29 @@ Folder = Annotated[Path, typer.Argument(metavar="FEDERATION", help="Folder of th
 def init(
     folder: Annotated[Path, typer.Argument(metavar="FEDERATION", help="New folder.")],
     public: Annotated[
-        str, option("--public", "HOST:PORT", "Address at which nodes reach the link (needed).")
+        str, option("--public", "HOST:PORT", "Address at which nodes reach the server (needed).")
     ],
     port: Annotated[
-        int, option("--port", "N", "Port of the link on this machine.", min=1, max=65535)
+        int, option("--port", "N", "Port of the server on this machine.", min=1, max=65535)
     ] = 9200,
     sample: Annotated[
         str,
-        option("--sample", "SHAPE", "Shape of a sample of the sites' own data, such as 1x28x28"),
+        option("--sample", "SHAPE", "Shape of a sample of the nodes' own data, such as 1x28x28"),
     ] = "",
     classes: Annotated[
         str,
-        option("--classes", "N|NAME,…", "Classes of the sites' own data: a number, or names"),
+        option("--classes", "N|NAME,…", "Classes of the nodes' own data: a number, or names"),
     ] = "",
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Make a federation: certificates, a secret, federation.toml, a proxy's configuration.
 
-    With --sample and --classes, runs train on the sites' own data. Keep server.key secret.
+    With --sample and --classes, runs train on the nodes' own data. Keep server.key secret.
     Give ca.crt to every node.
     """
-    from protofl_flower.deployment.link import make_federation
-    from protofl_flower.deployment.service_files import write_link_files
+    from protofl_flower.deployment.server_process import make_federation
+    from protofl_flower.deployment.service_files import write_server_files
 
     host, colon, number = public.rpartition(":")
     if not (host and colon and number.isdecimal()):
@@ -120,14 +120,14 @@ def init(
     data = {"sample": sample, "classes": classes} if sample else {}
     if data:
         # Raises an error that says what is wrong with them.
-        pf.backends.load_dataset("sites", {**data, "told": [{}]}, Path(), line)
+        pf.backends.load_dataset("nodes", {**data, "told": [{}]}, Path(), line)
     made = make_federation(folder, public, port, data)
-    files = write_link_files(made)
+    files = write_server_files(made)
     rows = [
         ("federation", str(made.folder / "federation.toml")),
         ("for nodes", str(made.folder / "ca.crt")),
         *((file.name, str(file)) for file in files),
-        ("next", f"protofl deploy add-site {folder} NAME KEY.pub --client 0"),
+        ("next", f"protofl deploy add-node {folder} NAME KEY.pub --client 0"),
     ]
     if as_json:
         print_json({"rows": pair_values(rows)})
@@ -135,10 +135,10 @@ def init(
     pairs(rows)
 
 
-def add_site(
+def add_node(
     folder: Folder,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the site.")],
-    key: Annotated[Path, typer.Argument(metavar="KEY.pub", help="Public key of its node.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the node.")],
+    key: Annotated[Path, typer.Argument(metavar="KEY.pub", help="Its public key.")],
     client: Annotated[
         list[int], option("--client", "N", "A client on the node; repeatable.", min=0)
     ],
@@ -147,33 +147,38 @@ def add_site(
     ] = "",
     debug: Debug = False,
 ) -> None:
-    """Add a site. A running link takes it when it is restarted."""
+    """Add a node. A running server takes it when it is restarted."""
     from dataclasses import replace
 
-    from protofl_flower.deployment.federation_file import FILE, Site, check_sites, read_federation
+    from protofl_flower.deployment.federation_file import (
+        FILE,
+        NodeEntry,
+        check_nodes,
+        read_federation,
+    )
     from protofl_flower.deployment.keys import read_public_key
 
     federation = read_federation(folder)
-    sites = [*federation.sites, Site(name, read_public_key(key), tuple(client), architecture)]
-    check_sites(federation.folder / FILE, sites)
-    replace(federation, sites=sites).write()
-    line(f"{name} has client {', '.join(map(str, client))}: {len(sites)} sites")
+    nodes = [*federation.nodes, NodeEntry(name, read_public_key(key), tuple(client), architecture)]
+    check_nodes(federation.folder / FILE, nodes)
+    replace(federation, nodes=nodes).write()
+    line(f"{name} has client {', '.join(map(str, client))}: {len(nodes)} nodes")
 
 
-def link(folder: Folder, debug: Debug = False) -> None:
-    """Run the link until it is interrupted: Flower's SuperLink and SuperExec, on loopback only."""
+def server(folder: Folder, debug: Debug = False) -> None:
+    """Run the server until interrupted: Flower's SuperLink and SuperExec, on loopback only."""
     from protofl_flower.deployment.federation_file import read_federation
-    from protofl_flower.deployment.link import running_link
+    from protofl_flower.deployment.server_process import running_server
 
     federation = read_federation(folder)
     try:
-        with running_link(federation) as check:
-            line(f"link at {federation.address} with {len(federation.sites)} sites")
+        with running_server(federation) as check:
+            line(f"server at {federation.address} with {len(federation.nodes)} nodes")
             while True:
                 check()
                 time.sleep(2)
     except KeyboardInterrupt as stop:
-        raise typer.Exit(interrupted(stop, "the link has ended")) from None
+        raise typer.Exit(interrupted(stop, "the server has ended")) from None
 
 
 def run(
@@ -199,7 +204,7 @@ def run(
     debug: Debug = False,
     **arguments: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
 ) -> None:
-    """Train on the nodes of a federation, whose link must run.
+    """Train on the nodes of a federation, whose server must run.
 
     Takes the options of protofl run. Two differ: --deadline is the real time in seconds after which
     a node's reply no longer counts, and --on-lost-client and --on-bad-upload are skip by default.
@@ -223,31 +228,31 @@ def run(
 
 @prints_json
 def status(folder: Folder, as_json: Json = False, debug: Debug = False) -> None:
-    """Show the sites of a federation, whether they are online, and its runs."""
+    """Show the nodes of a federation, whether they are online, and its runs."""
     from protofl_flower.deployment.federation_file import read_federation
-    from protofl_flower.deployment.link import node_states, runs_of
+    from protofl_flower.deployment.server_process import node_states, runs_of
 
     federation = read_federation(folder)
     states = node_states(federation)
     if as_json:
-        sites = [
+        nodes = [
             {
-                "site": site.name,
-                "clients": site.clients,
-                "state": states.get(site.name, "not registered"),
+                "node": node.name,
+                "clients": node.clients,
+                "state": states.get(node.name, "not registered"),
             }
-            for site in federation.sites
+            for node in federation.nodes
         ]
         runs = [{"run": n, "state": state} for n, state in runs_of(federation).items()]
-        print_json({"sites": sites, "runs": runs})
+        print_json({"nodes": nodes, "runs": runs})
         return
     rows = [
         (
-            site.name,
-            f"{states.get(site.name, 'not registered')}, client "
-            f"{', '.join(map(str, site.clients))}",
+            node.name,
+            f"{states.get(node.name, 'not registered')}, client "
+            f"{', '.join(map(str, node.clients))}",
         )
-        for site in federation.sites
+        for node in federation.nodes
     ]
     rows += [(f"run {number}", state) for number, state in runs_of(federation).items()]
     pairs(rows)
@@ -256,7 +261,7 @@ def status(folder: Folder, as_json: Json = False, debug: Debug = False) -> None:
 def stop(folder: Folder, debug: Debug = False) -> None:
     """Stop the runs of a federation; finished rounds are saved and can be resumed."""
     from protofl_flower.deployment.federation_file import read_federation
-    from protofl_flower.deployment.link import flwr, runs_of
+    from protofl_flower.deployment.server_process import flwr, runs_of
 
     federation = read_federation(folder)
     going = [number for number, state in runs_of(federation).items() if "finished" not in state]
@@ -282,8 +287,8 @@ app = group_of(
     {
         "rehearse": rehearse,
         "init": init,
-        "add-site": add_site,
-        "link": link,
+        "add-node": add_node,
+        "server": server,
         "run": run,
         "status": status,
         "stop": stop,

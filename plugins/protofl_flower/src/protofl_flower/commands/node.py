@@ -30,8 +30,8 @@ Folder = Annotated[Path, typer.Argument(metavar="NODE", help="Folder of the node
 @prints_json
 def init(
     folder: Annotated[Path, typer.Argument(metavar="NODE", help="New folder.")],
-    link: Annotated[
-        str, option("--link", "HOST:PORT", "Address of the federation's link (needed).")
+    server: Annotated[
+        str, option("--server", "HOST:PORT", "Address of the federation's server (needed).")
     ],
     client: Annotated[
         list[int], option("--client", "N", "A client on this node; repeatable.", min=0)
@@ -50,9 +50,9 @@ def init(
     from protofl_flower.deployment.node_process import check_address, make_node, settings_text
     from protofl_flower.deployment.service_files import unit_text
 
-    check_address("--link", link)
+    check_address("--server", server)
     place = pf.expand_user(folder).absolute()
-    public = make_node(place, settings_text(link, client, data))
+    public = make_node(place, settings_text(server, client, data))
     unit = unit_text("node", f"node start {place}")
     (place / "protofl-node.service").write_text(unit, encoding="utf-8")
     rows = [
@@ -70,7 +70,7 @@ def init(
 def start(folder: Folder, debug: Debug = False) -> None:
     """Run the node until it is interrupted.
 
-    If the link is not there, or refuses a node that was killed less than a minute ago, the node
+    If the server is not there, or refuses a node that was killed less than a minute ago, the node
     tries again.
     """
     from protofl_flower.deployment.node_process import keep_running
@@ -83,7 +83,7 @@ def start(folder: Folder, debug: Debug = False) -> None:
 
 @prints_json
 def check(folder: Folder, as_json: Json = False, debug: Debug = False) -> None:
-    """Check settings, policy, keys, device, disk and link of a node, a line each.
+    """Check settings, policy, keys, device and disk of a node, and its server, a line each.
 
     Exit code 2: something is wrong.
     """

@@ -10,7 +10,7 @@ from typing import Any
 
 import protofl as pf
 from protofl_flower.deployment.federation_file import FILE, Federation, read_federation
-from protofl_flower.deployment.link import submit
+from protofl_flower.deployment.server_process import submit
 from protofl_flower.files import write_json
 
 
@@ -22,7 +22,7 @@ def start(
     *,
     resume: bool,
 ) -> None:
-    """Start or resume a run on the link of a federation, and follow it.
+    """Start or resume a run on the server of a federation, and follow it.
 
     Args:
         folder: The federation's folder.
@@ -35,8 +35,8 @@ def start(
         ProtoflError: The request is wrong, or the run failed.
     """
     federation, place = read_federation(folder), pf.expand_user(out).absolute()
-    if not federation.sites:
-        raise pf.UsageError("the federation has no site", do="add one: protofl deploy add-site")
+    if not federation.nodes:
+        raise pf.UsageError("the federation has no node", do="add one: protofl deploy add-node")
     run = _name(federation, place, resume=resume)
     federation_options = {} if resume else options_of(federation, options)
     submit(
@@ -55,20 +55,20 @@ def options_of(federation: Federation, options: Mapping[str, Any]) -> dict[str, 
         options: Options as ``protofl deploy run`` takes them; these come first.
 
     Raises:
-        UsageError: Some sites name an architecture, and others do not.
+        UsageError: Some nodes name an architecture, and others do not.
     """
     result: dict[str, Any] = {}
     if federation.data and "dataset" not in options:
-        result = {"dataset": "sites", "options": {"dataset": dict(federation.data)}}
-    sites = federation.sites
-    names = {client: site.architecture for site in sites for client in site.clients}
-    without = [site.name for site in sites if not site.architecture]
-    if "architectures" in options or len(without) == len(sites):
+        result = {"dataset": "nodes", "options": {"dataset": dict(federation.data)}}
+    nodes = federation.nodes
+    names = {client: node.architecture for node in nodes for client in node.clients}
+    without = [node.name for node in nodes if not node.architecture]
+    if "architectures" in options or len(without) == len(nodes):
         return result
     if without:
         raise pf.UsageError(
-            f"{without[0]} has no architecture in {FILE}, and other sites have one",
-            do="name one for each site, or for none",
+            f"{without[0]} has no architecture in {FILE}, and other nodes have one",
+            do="name one for each node, or for none",
         )
     return {**result, "architectures": [names[client] for client in sorted(names)]}
 

@@ -1,4 +1,4 @@
-"""``federation.toml``: the link's address, and a table for each site."""
+"""``federation.toml``: the server's address, and a table for each node."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}\Z")
 
 
 @dataclass(frozen=True)
-class Site:
-    """A site of a federation.
+class NodeEntry:
+    """The table of a node in the file.
 
     Attributes:
         name: Its name.
-        key: The public key of its node, as OpenSSH writes it.
-        clients: The clients on its node.
+        key: Its public key, as OpenSSH writes it.
+        clients: Its clients.
         architecture: Name or number of its clients' architecture; empty for i mod X.
     """
 
@@ -39,40 +39,40 @@ class Federation:
 
     Attributes:
         folder: The folder.
-        port: The port of the link on this machine.
-        public: The address at which nodes reach the link, HOST:PORT.
-        sites: The sites.
-        data: The form of the sites' own data, ``sample`` and ``classes``, for tokens also
+        port: The port of the server on this machine.
+        public: The address at which nodes reach the server, HOST:PORT.
+        nodes: The nodes.
+        data: The form of the nodes' own data, ``sample`` and ``classes``, for tokens also
             ``vocabulary`` and ``padding``; empty if a run names a data set.
     """
 
     folder: Path
     port: int
     public: str
-    sites: Sequence[Site]
+    nodes: Sequence[NodeEntry]
     data: Mapping[str, str | int] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
-        """The address of the link on this machine."""
+        """The address of the server on this machine."""
         return f"127.0.0.1:{self.port}"
 
     def write(self) -> None:
         """Write the file."""
         lines = [
-            "# The link listens on this machine only; nodes reach it at `public` through a proxy.",
+            "# The server listens on 127.0.0.1; nodes reach it at `public` through a proxy.",
             f"port = {self.port}",
             f"public = {json.dumps(self.public)}",
         ]
         if self.data:
-            lines += ["", "[data]    # the form of the sites' own data"]
+            lines += ["", "[data]    # the form of the nodes' own data"]
             lines += [f"{key} = {json.dumps(value)}" for key, value in self.data.items()]
-        for site in self.sites:
-            clients = ", ".join(map(str, site.clients))
-            lines += ["", "[[site]]", f"name = {json.dumps(site.name)}"]
-            lines += [f"key = {json.dumps(site.key)}", f"clients = [{clients}]"]
-            if site.architecture:
-                lines += [f"architecture = {json.dumps(site.architecture)}"]
+        for node in self.nodes:
+            clients = ", ".join(map(str, node.clients))
+            lines += ["", "[[node]]", f"name = {json.dumps(node.name)}"]
+            lines += [f"key = {json.dumps(node.key)}", f"clients = [{clients}]"]
+            if node.architecture:
+                lines += [f"architecture = {json.dumps(node.architecture)}"]
         (self.folder / FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -86,20 +86,20 @@ def read_federation(folder: Path) -> Federation:
     if not path.is_file():
         raise pf.UsageError(f"{path} is missing", do="make a federation with: protofl deploy init")
     table = read_toml(path)
-    if unknown := sorted(table.keys() - {"port", "public", "site", "data"}):
-        raise pf.UsageError(f"{path}: unknown key {unknown[0]}", "known: port, public, data, site")
-    port, public, tables = table.get("port"), table.get("public"), table.get("site", [])
+    if unknown := sorted(table.keys() - {"port", "public", "node", "data"}):
+        raise pf.UsageError(f"{path}: unknown key {unknown[0]}", "known: port, public, data, node")
+    port, public, tables = table.get("port"), table.get("public"), table.get("node", [])
     if type(port) is not int or not 0 < port < 65536:
         raise pf.UsageError(f"{path}: port is {port!r}", do="write a number from 1 to 65535")
     if not isinstance(public, str) or not isinstance(tables, list):
         raise pf.UsageError(f"{path}: public is {public!r}", do='write public = "HOST:PORT"')
-    sites = [_site(path, each) for each in tables]
-    check_sites(path, sites)
-    return Federation(path.parent, port, public, sites, _form(path, table.get("data", {})))
+    nodes = [_entry(path, each) for each in tables]
+    check_nodes(path, nodes)
+    return Federation(path.parent, port, public, nodes, _form(path, table.get("data", {})))
 
 
 def _form(path: Path, table: Any) -> dict[str, str | int]:  # noqa: ANN401 - whatever the file holds
-    """Return the form of the sites' data, with the classes as one text."""
+    """Return the form of the nodes' data, with the classes as one text."""
     keys = ("sample", "classes", "vocabulary", "padding")
     if not isinstance(table, dict) or table.keys() - {*keys}:
         raise pf.UsageError(f"{path}: data is {table!r}", f"expected the keys {', '.join(keys)}")
@@ -113,38 +113,38 @@ def _form(path: Path, table: Any) -> dict[str, str | int]:  # noqa: ANN401 - wha
     return {**table, "classes": ",".join(names)} if table else {}
 
 
-def _site(path: Path, table: Any) -> Site:  # noqa: ANN401 - whatever the file holds
+def _entry(path: Path, table: Any) -> NodeEntry:  # noqa: ANN401 - whatever the file holds
     keys = ("name", "key", "clients")
     if not isinstance(table, dict) or {*table} - {"architecture"} != {*keys}:
         expected = f"expected the keys {', '.join(keys)} and, if wanted, architecture"
-        raise pf.UsageError(f"{path}: a site is {table!r}", expected)
+        raise pf.UsageError(f"{path}: a node is {table!r}", expected)
     clients = table["clients"]
     if not isinstance(clients, list) or any(type(c) is not int or c < 0 for c in clients):
         raise pf.UsageError(f"{path}: clients is {clients!r}", do="write clients = [NUMBER, …]")
     architecture = str(table.get("architecture", ""))
-    return Site(str(table["name"]), str(table["key"]), tuple(clients), architecture)
+    return NodeEntry(str(table["name"]), str(table["key"]), tuple(clients), architecture)
 
 
-def check_sites(where: Path, sites: Iterable[Site]) -> None:
-    """Check that names, keys and clients of sites are different.
+def check_nodes(where: Path, nodes: Iterable[NodeEntry]) -> None:
+    """Check that names, keys and clients of nodes are different.
 
     Raises:
-        UsageError: Two sites share one, or a name has other characters.
+        UsageError: Two nodes share one, or a name has other characters.
     """
     seen: dict[tuple[str, object], str] = {}
-    for site in sites:
-        if not NAME.match(site.name):
+    for node in nodes:
+        if not NAME.match(node.name):
             do = "use up to 40 letters, digits, '.', '_' and '-'"
-            raise pf.UsageError(f"{where}: {site.name!r} is not a name of a site", do=do)
+            raise pf.UsageError(f"{where}: {node.name!r} is not a name of a node", do=do)
         identifiers = [
-            ("name", site.name),
-            ("key", site.key),
-            *(("client", c) for c in site.clients),
+            ("name", node.name),
+            ("key", node.key),
+            *(("client", c) for c in node.clients),
         ]
         for what, value in identifiers:
             if (what, value) in seen:
                 raise pf.UsageError(
-                    f"{where}: {site.name} and {seen[what, value]} have the same {what}"
+                    f"{where}: {node.name} and {seen[what, value]} have the same {what}"
                     + (f" {value}" if what == "client" else "")
                 )
-            seen[what, value] = site.name
+            seen[what, value] = node.name

@@ -1,4 +1,4 @@
-"""Certificates of a link, and key pairs of nodes."""
+"""Certificates of a server, and key pairs of nodes."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ import protofl as pf
 from protofl_flower.deployment import programs
 from protofl_flower.deployment.node_process import (
     check_clock,
-    link_of,
     look_at,
+    server_of,
     settings_of,
 )
 
@@ -31,7 +31,7 @@ def checks(folder: Path) -> list[tuple[str, str, bool]]:
         "flower": lambda: programs.program("flower-supernode"),
         "device": lambda: _device(settings_of(folder)),
         "disk": lambda: _disk(folder),
-        "link": lambda: _link(folder),
+        "server": lambda: _server(folder),
     }
     result = []
     for name, check in made.items():
@@ -89,9 +89,9 @@ def _disk(folder: Path) -> str:
     return f"{free / 1e9:.3g} GB free"
 
 
-def _link(folder: Path) -> str:
-    """Check that the link answers with a certificate of the federation, and its time."""
-    address = link_of(folder, settings_of(folder))
+def _server(folder: Path) -> str:
+    """Check that the server answers with a certificate of the federation, and its time."""
+    address = server_of(folder, settings_of(folder))
     try:
         version, ahead = look_at(address, folder / "ca.crt")
         check_clock(ahead)

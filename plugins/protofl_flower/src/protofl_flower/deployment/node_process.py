@@ -27,7 +27,7 @@ HOST = "protofl_flower.node.host"
 """The module of the resident host."""
 
 REFUSED = 60.0
-"""Seconds for which the link refuses a node that was killed."""
+"""Seconds for which the server refuses a node that was killed."""
 
 
 def make_node(folder: Path, settings: str) -> str:
@@ -44,11 +44,11 @@ def make_node(folder: Path, settings: str) -> str:
     return public
 
 
-def settings_text(link: str, clients: Sequence[int], data: str = "") -> str:
+def settings_text(server: str, clients: Sequence[int], data: str = "") -> str:
     """Return the text of a new ``node.toml``."""
     mark = "" if data else "# "
     return f"""\
-link = {json.dumps(link)}    # the federation's link
+server = {json.dumps(server)}    # the federation's server
 clients = {[*clients]}    # the clients that live here
 # data_dir = "data"    # decoded data sets
 # device = "cpu"
@@ -102,11 +102,11 @@ def check_address(what: str, address: object) -> str:
     return str(address)
 
 
-def link_of(folder: Path, settings: Mapping[str, Any]) -> str:
-    """Return the address of the link in ``node.toml``.
+def server_of(folder: Path, settings: Mapping[str, Any]) -> str:
+    """Return the address of the server in ``node.toml``.
 
     Raises:
-        UsageError: The address, the key or the certificate of the link is missing.
+        UsageError: The address, the key or the certificate of the server is missing.
     """
     for name, do in (
         ("key", "make one with: protofl node init"),
@@ -114,12 +114,12 @@ def link_of(folder: Path, settings: Mapping[str, Any]) -> str:
     ):
         if not (folder / name).is_file():
             raise pf.UsageError(f"{folder / name} is missing", do=do)
-    return check_address("node.toml: link is", settings.get("link"))
+    return check_address("node.toml: server is", settings.get("server"))
 
 
 CAUSES = {
-    "CERTIFICATE_VERIFY_FAILED": "the link's certificate is not of this ca.crt, or has expired",
-    "2001]": "the link knows no key of this node: protofl deploy add-site",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not of this ca.crt, or has expired",
+    "2001]": "the server knows no key of this node: protofl deploy add-node",
 }
 """{words of Flower's log: a cause that time does not heal}; 1.42 writes ``[code: 2001]``."""
 
@@ -131,20 +131,20 @@ def cause_in(said: str) -> tuple[str, bool]:
     if "2004]" not in said:
         return "", True
     return (
-        "the link refuses the key: it is not registered, another node uses it, or the node was "
+        "the server refuses the key: it is not registered, another node uses it, or the node was "
         f"killed less than {REFUSED:.0f} s ago"
     ), True
 
 
 AHEAD, BEHIND = 5.0, 300.0
-"""Seconds by which a node's clock may differ from the link's: nodes sign the time."""
+"""Seconds by which a node's clock may differ from the server's: nodes sign the time."""
 
 
 def look_at(address: str, authority: Path) -> tuple[str, float]:
-    """Return how the link answers, and the seconds by which this clock is ahead of the link's.
+    """Return how the server answers, and the seconds by which this clock is ahead of the server's.
 
     Args:
-        address: The link, HOST:PORT.
+        address: The server, HOST:PORT.
         authority: The certificate of the federation.
 
     Raises:
@@ -164,16 +164,16 @@ def look_at(address: str, authority: Path) -> tuple[str, float]:
 
 
 def check_clock(ahead: float) -> None:
-    """Check by how many seconds this clock is ahead of the link's.
+    """Check by how many seconds this clock is ahead of the server's.
 
     Raises:
-        UsageError: The link refuses all requests of such a node, which its programs do not say.
+        UsageError: The server refuses all requests of such a node, which its programs do not say.
     """
-    if -BEHIND < ahead < AHEAD + 1:  # the link's time is in whole seconds
+    if -BEHIND < ahead < AHEAD + 1:  # the server's time is in whole seconds
         return
     way = "ahead of" if ahead > 0 else "behind"
     raise pf.UsageError(
-        f"this clock is {abs(ahead):.0f} s {way} the link's",
+        f"this clock is {abs(ahead):.0f} s {way} the server's",
         f"from {BEHIND:.0f} s behind to {AHEAD:.0f} s ahead",
         "set the clock, such as with NTP",
     )
@@ -187,9 +187,9 @@ def keep_running(folder: Path, say: Callable[[str], None]) -> None:
         say: Takes a line.
 
     Raises:
-        ProtoflError: A setting is wrong, or the link refuses the node for good.
+        ProtoflError: A setting is wrong, or the server refuses the node for good.
     """
-    address = link_of(folder, settings_of(folder))
+    address = server_of(folder, settings_of(folder))
     while True:
         log = folder / "logs" / "supernode.log"
         start = log.stat().st_size if log.is_file() else 0
@@ -204,7 +204,7 @@ def keep_running(folder: Path, say: Callable[[str], None]) -> None:
             cause, heals = cause_in(said)
             if not heals:
                 raise pf.RunFailure(cause, do=problem.do) from None
-            if not said:  # the host, which nothing on the link can heal
+            if not said:  # the host, which nothing on the server can heal
                 raise
             reason = cause or problem.what
             with suppress(OSError):
@@ -222,7 +222,7 @@ def running_node(folder: Path, address: str) -> Iterator[Callable[[], None]]:
 
     Args:
         folder: The node's folder.
-        address: The link's address, HOST:PORT.
+        address: The server's address, HOST:PORT.
 
     Raises:
         RunFailure: A program did not start.

@@ -13,9 +13,9 @@ from typing import Any
 
 import protofl as pf
 from protofl_flower.deployment import programs
-from protofl_flower.deployment.federation_file import Federation, Site
-from protofl_flower.deployment.link import make_federation, running_link, submit
+from protofl_flower.deployment.federation_file import Federation, NodeEntry
 from protofl_flower.deployment.node_process import make_node, running_node
+from protofl_flower.deployment.server_process import make_federation, running_server, submit
 
 ROUNDS = "rounds"
 """The schedule whose runs can be compared."""
@@ -25,7 +25,7 @@ TIMES = ("seconds", "time")
 
 
 def rehearse(
-    folder: Path, options: Mapping[str, Any], sites: int, say: Callable[[str], None]
+    folder: Path, options: Mapping[str, Any], count: int, say: Callable[[str], None]
 ) -> list[tuple[str, str]]:
     """Run on nodes of this machine, with TLS and keys, and compare with backend ``local``.
 
@@ -36,7 +36,7 @@ def rehearse(
     Args:
         folder: A new folder for the federation, the nodes and both runs.
         options: Options of `protofl.run`.
-        sites: The number of nodes.
+        count: The number of nodes.
         say: Takes each line of the run.
 
     Returns:
@@ -62,15 +62,15 @@ def rehearse(
 
     local = pf.run(**{**options, "backend": "local"}, out=folder / "local", progress=follow)
     clients, data_dir = _facts(local)
-    if not 1 <= sites <= clients:
-        raise pf.UsageError(f"--sites {sites}: expected 1 to {clients}, the number of clients")
+    if not 1 <= count <= clients:
+        raise pf.UsageError(f"--nodes {count}: expected 1 to {clients}, the number of clients")
     federation = make_federation(
         folder / "federation", f"127.0.0.1:{(port := programs.free_port())}", port
     )
     with ExitStack() as until:
-        federation, nodes = make_sites(federation, folder, sites, clients, data_dir)
-        say(f"link at {federation.address}: TLS, keys of {sites} nodes, process isolation")
-        checks = [until.enter_context(running_link(federation))]
+        federation, nodes = make_nodes(federation, folder, count, clients, data_dir)
+        say(f"server at {federation.address}: TLS, keys of {count} nodes, process isolation")
+        checks = [until.enter_context(running_server(federation))]
         checks += [until.enter_context(running_node(node, federation.address)) for node in nodes]
         here = {**options, "out": str(folder / "deployed"), "data_dir": str(data_dir)}
         submit(federation, secrets.token_hex(8), here, say)
@@ -89,21 +89,21 @@ def _facts(local: pf.Result) -> tuple[int, Path]:
     return int(config["clients"]), Path(config["data_dir"])
 
 
-def make_sites(
-    federation: Federation, folder: Path, sites: int, clients: int, data_dir: Path
+def make_nodes(
+    federation: Federation, folder: Path, count: int, clients: int, data_dir: Path
 ) -> tuple[Federation, list[Path]]:
     """Write a folder for each node; clients are dealt to nodes in turn."""
     made, nodes = [], []
-    for number in range(sites):
-        site_clients = tuple(range(number, clients, sites))
+    for number in range(count):
+        node_clients = tuple(range(number, clients, count))
         node = folder / f"node-{number}"
-        settings = f"clients = {[*site_clients]}\ndata_dir = {json.dumps(str(data_dir))}\n"
+        settings = f"clients = {[*node_clients]}\ndata_dir = {json.dumps(str(data_dir))}\n"
         settings += "\n[policy]\npaths = true\nclass_counts = true\nclasses = true\n"
         key = make_node(node, settings)
         (node / "ca.crt").write_bytes((federation.folder / "ca.crt").read_bytes())
-        made.append(Site(f"site-{number}", key, site_clients))
+        made.append(NodeEntry(f"node-{number}", key, node_clients))
         nodes.append(node)
-    federation = replace(federation, sites=made)
+    federation = replace(federation, nodes=made)
     federation.write()
     return federation, nodes
 

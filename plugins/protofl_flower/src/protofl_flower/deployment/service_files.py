@@ -25,7 +25,7 @@ WantedBy=multi-user.target
 """
 
 PROXY = """\
-# nginx: nodes reach the paths of their own programs, and nothing else of the link.
+# nginx: nodes reach the paths of their own programs, and nothing else of the server.
 server {{
     listen {port} ssl;
     server_name {host};
@@ -35,7 +35,7 @@ server {{
     client_max_body_size 64m;
     location /v1/fleet/ {{
         limit_except POST {{ deny all; }}
-        proxy_pass https://{address}/v1/fleet/; # with its path: the link gets what was compared
+        proxy_pass https://{address}/v1/fleet/; # with its path: the server gets what was compared
         proxy_ssl_trusted_certificate {folder}/ca.crt;
         proxy_ssl_verify on;
         proxy_ssl_name localhost;
@@ -46,14 +46,14 @@ server {{
 """
 
 
-def write_link_files(federation: Federation) -> list[Path]:
-    """Write the proxy's configuration and the link's unit; return the files."""
+def write_server_files(federation: Federation) -> list[Path]:
+    """Write the proxy's configuration and the server's unit; return the files."""
     folder = federation.folder
     host, _, port = federation.public.rpartition(":")
     about = {"host": host, "port": port, "folder": folder, "address": federation.address}
-    proxy, unit = folder / "proxy.conf", folder / "protofl-link.service"
+    proxy, unit = folder / "proxy.conf", folder / "protofl-server.service"
     proxy.write_text(PROXY.format(**about), encoding="utf-8")
-    unit.write_text(unit_text("link", f"deploy link {folder}"), encoding="utf-8")
+    unit.write_text(unit_text("server", f"deploy server {folder}"), encoding="utf-8")
     return [proxy, unit]
 
 

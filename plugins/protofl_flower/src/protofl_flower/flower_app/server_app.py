@@ -31,11 +31,13 @@ class GridTransport:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
 
-    def nodes(self) -> dict[str, int]:
-        """Return {public key: node} of the nodes that are online."""
+    def online(self) -> dict[str, int]:
+        """Return {public key: number at Flower} of the nodes that are online."""
         return {node.public_key.decode().strip(): node.node_id for node in self._grid.get_nodes()}
 
-    def send(self, node: int, text: str, blobs: Sequence[bytes], seconds: float, group: str) -> str:
+    def send(
+        self, node_id: int, text: str, blobs: Sequence[bytes], seconds: float, group: str
+    ) -> str:
         """Send a message to a node; return its ticket, empty if Flower refused it."""
         arrays = {
             str(number): Array("uint8", (len(blob),), "safetensors", blob)
@@ -44,7 +46,7 @@ class GridTransport:
         content = RecordDict(
             {"protofl": ConfigRecord({"text": text}), "blobs": ArrayRecord(arrays)}
         )
-        message = Message(content, node, "train", ttl=seconds or None, group_id=group)
+        message = Message(content, node_id, "train", ttl=seconds or None, group_id=group)
         return next(iter(self._grid.push_messages([message])), None) or ""
 
     def receive(self, tickets: Sequence[str]) -> list[Delivery]:

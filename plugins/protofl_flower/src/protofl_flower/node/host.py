@@ -270,7 +270,7 @@ def read_settings(
     Raises:
         UsageError: A setting is unknown or wrong.
     """
-    known = ("clients", "data_dir", "device", "client_store", "policy", "link", "data")
+    known = ("clients", "data_dir", "device", "client_store", "policy", "server", "data")
     if unknown := sorted(settings.keys() - {*known}):
         raise pf.UsageError(
             f"node.toml: unknown setting {unknown[0]}", f"known: {', '.join(known)}"

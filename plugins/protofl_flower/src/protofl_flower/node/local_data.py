@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl_flower.sites import FORM
+from protofl_flower.node_data import FORM
 
 SHARE = 0.75
 """Training share of samples that have no test part of their own."""
@@ -117,7 +117,7 @@ class LocalData:
         """Return the sizes that the server gets before a run.
 
         Args:
-            form: The options of the data set ``sites``.
+            form: The options of the data set ``nodes``.
 
         Raises:
             UsageError: The data can't be read, or do not have this form.
@@ -149,14 +149,14 @@ class LocalData:
         """Return the samples of this node's clients, labelled with the federation's classes.
 
         Args:
-            form: The options of the data set ``sites``.
+            form: The options of the data set ``nodes``.
             clients: Clients M of the run; all others have no rows.
 
         Raises:
             UsageError: The data can't be read, or do not have this form.
         """
         asked = {key: form[key] for key in FORM if key in form}
-        template = self._read("sites", {**asked, "told": [{}]})
+        template = self._read("nodes", {**asked, "told": [{}]})
         samples = self._read(self.dataset, self.options)
         if samples.sample != template.sample:
             raise pf.UsageError(

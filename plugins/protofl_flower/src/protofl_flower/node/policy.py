@@ -162,7 +162,7 @@ def _check(plan: Mapping[str, Any], policy: Policy, data: LocalData | None) -> N
     Raises:
         UsageError: It breaks a rule, or is for other data.
     """
-    if (plan["dataset"] == "sites") != (data is not None):
+    if (plan["dataset"] == "nodes") != (data is not None):
         has = "no data of its own" if data is None else "data of its own"
         raise pf.UsageError(
             f"this node has {has}, and the run is on the data set {plan['dataset']}",

@@ -1,4 +1,4 @@
-"""The interface of a deployed run to Flower: messages to nodes, and the sites of a federation."""
+"""The interface of a deployed run to Flower: the nodes of a federation, and messages to them."""
 
 from __future__ import annotations
 
@@ -56,15 +56,17 @@ def printed(text: object) -> str:
 class Transport(Protocol):
     """Messages between a run and its nodes."""
 
-    def nodes(self) -> Mapping[str, int]:
-        """Return {public key: node} of the nodes that are online."""
+    def online(self) -> Mapping[str, int]:
+        """Return {public key: number at Flower} of the nodes that are online."""
         ...
 
-    def send(self, node: int, text: str, blobs: Sequence[bytes], seconds: float, group: str) -> str:
+    def send(
+        self, node_id: int, text: str, blobs: Sequence[bytes], seconds: float, group: str
+    ) -> str:
         """Send a message to a node; return its ticket, empty if it was refused.
 
         Args:
-            node: The node.
+            node_id: The node's number at Flower.
             text: The message's text.
             blobs: The message's byte strings.
             seconds: The time after which the response is not awaited; 0 for Flower's own.
@@ -78,13 +80,13 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True)
-class Site:
-    """A site of a federation.
+class RemoteNode:
+    """A node of a federation, as the server knows it.
 
     Attributes:
         name: Its name.
-        key: The public key of its node, as OpenSSH writes it, without a comment.
-        clients: The clients on its node.
+        key: Its public key as PEM, as Flower lists it.
+        clients: Its clients.
     """
 
     name: str
@@ -98,13 +100,13 @@ class Deployment:
 
     Attributes:
         transport: The way to the nodes.
-        sites: The sites.
+        nodes: The nodes.
         run: The name of the run on the nodes' disks, 16 hexadecimal digits.
-        missing: Names of the sites for which the start of the run no longer waits.
+        missing: Names of the nodes for which the start of the run no longer waits.
     """
 
     transport: Transport
-    sites: Sequence[Site]
+    nodes: Sequence[RemoteNode]
     run: str
     missing: set[str] = field(default_factory=set)
 
@@ -170,8 +172,8 @@ def _called(
     """Make a call; return what it found as values, and byte strings."""
     call, values, parts = asked.pop("call"), [], list[bytes]()
     try:
-        if call == "nodes":
-            return {"nodes": dict(transport.nodes())}, []
+        if call == "online":
+            return {"online": dict(transport.online())}, []
         if call == "send":
             return {"ticket": transport.send(blobs=blobs, **asked)}, []
         for delivery in transport.receive(asked["tickets"]):
@@ -201,14 +203,16 @@ class PipedTransport:
     def __init__(self, asked: BinaryIO, answered: BinaryIO) -> None:
         self._asked, self._answered = asked, answered
 
-    def nodes(self) -> Mapping[str, int]:
+    def online(self) -> Mapping[str, int]:
         """See `Transport`."""
-        return dict(self._call({"call": "nodes"})[0]["nodes"])
+        return dict(self._call({"call": "online"})[0]["online"])
 
-    def send(self, node: int, text: str, blobs: Sequence[bytes], seconds: float, group: str) -> str:
+    def send(
+        self, node_id: int, text: str, blobs: Sequence[bytes], seconds: float, group: str
+    ) -> str:
         """See `Transport`."""
-        asked = {"call": "send", "node": node, "text": text, "seconds": seconds, "group": group}
-        return str(self._call(asked, blobs)[0]["ticket"])
+        asked = {"node_id": node_id, "text": text, "seconds": seconds, "group": group}
+        return str(self._call({"call": "send", **asked}, blobs)[0]["ticket"])
 
     def receive(self, tickets: Sequence[str]) -> Sequence[Delivery]:
         """See `Transport`."""

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import protofl as pf
+from protofl_flower.node_data import FORM
 from protofl_flower.protocol import messages
 from protofl_flower.protocol.messages import MalformedMessage
-from protofl_flower.protocol.transport import Delivery, Deployment, Site, printed
+from protofl_flower.protocol.transport import Delivery, Deployment, RemoteNode, printed
+from protofl_flower.server.node_pool import BackendOptions
 from protofl_flower.server.node_reports import failure_of, one_line
 from protofl_flower.server.polling import answers
-from protofl_flower.server.site_pool import BackendOptions
-from protofl_flower.sites import FORM
 
 LARGEST = 10_000_000
 """Samples of a client, at most."""
@@ -35,7 +35,7 @@ def ask_data_sizes(
 
     Args:
         deployment: The nodes.
-        form: The options of the data set ``sites``.
+        form: The options of the data set ``nodes``.
         config: Options of the backend.
         skip: Go on without nodes that do not answer, or wrongly; their sizes are not known then.
         transforms: Transforms of the run; a node tells nothing, or refuses, beside one that hides
@@ -48,46 +48,46 @@ def ask_data_sizes(
     """
     report = report or to_stderr
     form = {key: form[key] for key in FORM if key in form}
-    classes = len(pf.backends.load_dataset("sites", {**form, "told": [{}]}, Path(), print).classes)
-    clients = sorted(client for site in deployment.sites for client in site.clients)
+    classes = len(pf.backends.load_dataset("nodes", {**form, "told": [{}]}, Path(), print).classes)
+    clients = sorted(client for node in deployment.nodes for client in node.clients)
     if clients != [*range(len(clients))]:
         raise pf.UsageError(
-            f"the sites have the clients {clients}", do="number them from 0 in federation.toml"
+            f"the nodes have the clients {clients}", do="number them from 0 in federation.toml"
         )
     told: dict[int, dict[str, Any]] = {client: {} for client in clients}
     question = {"run": deployment.run, "sizes": form, "transforms": [*transforms], "jobs": []}
     text = json.dumps(question)
-    waiting, missing = dict[str, Site](), [*deployment.sites]
+    waiting, missing = dict[str, RemoteNode](), [*deployment.nodes]
     end = time.monotonic() + config.patience
     while missing:
-        nodes = deployment.transport.nodes()
-        for site in [site for site in missing if site.key in nodes]:
-            if ticket := deployment.transport.send(nodes[site.key], text, [], 0, "sizes"):
-                missing.remove(site)
-                waiting[ticket] = site
+        online = deployment.transport.online()
+        for node in [node for node in missing if node.key in online]:
+            if ticket := deployment.transport.send(online[node.key], text, [], 0, "sizes"):
+                missing.remove(node)
+                waiting[ticket] = node
         if time.monotonic() > end:
             break
         time.sleep(min(1.0, config.poll * 5) if missing else 0)
     if missing and not skip:
-        names = ", ".join(site.name for site in missing)
+        names = ", ".join(node.name for node in missing)
         raise pf.RunFailure(
             f"not online after {config.patience:g} s: {names}",
             do="start the nodes, or go on without: --on-lost-client skip",
         )
-    deployment.missing.update(site.name for site in missing)
+    deployment.missing.update(node.name for node in missing)
     wrong, pace = list[pf.ProtoflError](), (config.poll, config.start_deadline)
-    for site, delivery in answers(
+    for node, delivery in answers(
         deployment.transport, waiting, "the question for its sizes", *pace, report
     ):
         try:
-            told |= checked(site, delivery, classes)
+            told |= checked(node, delivery, classes)
         except pf.ProtoflError as error:
             wrong.append(error)
             if not skip:
                 raise
-            report(f"the sizes of {site.name} are not known: {one_line(error)}")
+            report(f"the sizes of {node.name} are not known: {one_line(error)}")
     if waiting:
-        names = ", ".join(site.name for site in waiting.values())
+        names = ", ".join(node.name for node in waiting.values())
         problem = f"no sizes after {config.start_deadline:g} s: {names}"
         if not skip:
             raise pf.RunFailure(
@@ -113,7 +113,10 @@ def large(deployment: Deployment, told: Mapping[int, Mapping[str, Any]]) -> list
         for client, client_sizes in told.items()
         if (train := client_sizes.get("train")) is not None
     }
-    total, names = sum(sizes.values()), {c: s.name for s in deployment.sites for c in s.clients}
+    total, names = (
+        sum(sizes.values()),
+        {c: node.name for node in deployment.nodes for c in node.clients},
+    )
     return [
         f"{names[client]} tells of {size:,} training samples of client {client}, of {total:,} of "
         "all clients: means that are weighted by samples follow this client"
@@ -127,11 +130,11 @@ def to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def checked(site: Site, delivery: Delivery, classes: int) -> dict[int, dict[str, Any]]:
+def checked(node: RemoteNode, delivery: Delivery, classes: int) -> dict[int, dict[str, Any]]:
     """Return what a node tells of each of its clients.
 
     Args:
-        site: The node's site.
+        node: The node.
         delivery: Its answer.
         classes: Classes C of the federation.
 
@@ -139,18 +142,18 @@ def checked(site: Site, delivery: Delivery, classes: int) -> dict[int, dict[str,
         ProtoflError: The node or Flower reports an error, or the answer is malformed.
     """
     if delivery.code:
-        raise pf.RunFailure(f"{site.name}: {delivery.words}")
+        raise pf.RunFailure(f"{node.name}: {delivery.words}")
     try:
         response = messages.read(delivery.text)
         if "failure" in response:
-            raise failure_of(site, response["failure"])
+            raise failure_of(node, response["failure"])
         sizes = _table(response, ("sizes",), "it")["sizes"]
         client_sizes = _table(sizes, ("clients",), "its sizes")["clients"]
-        names = [*map(str, site.clients)]
+        names = [*map(str, node.clients)]
         clients = _table(client_sizes, names, "its clients")
         return {int(name): _told(clients[name], f"client {name}", classes) for name in names}
     except MalformedMessage as error:
-        raise pf.RunFailure(f"{site.name} sent wrong sizes: {printed(error)}") from None
+        raise pf.RunFailure(f"{node.name} sent wrong sizes: {printed(error)}") from None
 
 
 def _table(value: Any, keys: Sequence[str], what: str) -> dict[str, Any]:  # noqa: ANN401 - as sent

@@ -8,7 +8,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from fake_grid import RUN, SITES, FakeTransport, deployed, lines, node, same_state, site_of, stage
+from fake_grid import RUN, TWO, FakeTransport, deployed, lines, node, remote_node, same_state, stage
 from runtime_toys import GIVEN, install
 
 import protofl as pf
@@ -20,7 +20,7 @@ from protofl_flower.node.host import Node
 from protofl_flower.node.policy import Policy, plan_here
 from protofl_flower.protocol import messages
 from protofl_flower.protocol.transport import Delivery, Deployment, PipedTransport, pass_on
-from protofl_flower.server.site_pool import SitePool
+from protofl_flower.server.node_pool import NodePool
 
 BASE = {"models": "htcnn8", "dataset": "digits", "clients": 4, "batch_size": 64, "rounds": 3}
 BASE |= {"local_epochs": 1, "device": "cpu", "progress": False, "feature_dim": 16}
@@ -42,7 +42,7 @@ def data_dir(tmp_path_factory):
 
 @pytest.fixture
 def nodes(tmp_path, data_dir):
-    return {site.key: node(tmp_path, site.key, data_dir) for site in SITES}
+    return {remote.key: node(tmp_path, remote.key, data_dir) for remote in TWO}
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ def test_a_lost_state_stops_the_run_or_begins_anew(tmp_path, data_dir, nodes):
     empty_disk(tmp_path)
     again = {key: node(tmp_path, key, data_dir) for key in nodes}
     more = {"resume": True, "rounds": 3}
-    with pytest.raises(pf.RunFailure, match=r"site-a does not have the last state of client [02]"):
+    with pytest.raises(pf.RunFailure, match=r"node-a does not have the last state of client [02]"):
         deployed(None, again, out=out, set={"backend.on_stale": "stop"}, **more)
     found, _ = deployed(None, again, out=out, set={"backend.on_stale": "fresh"}, **more)
     assert not any(row.get("absent") for row in lines(found))
@@ -150,7 +150,7 @@ def test_a_run_that_needs_all_clients_stops(tmp_path, data_dir, nodes):
     options = QUICK | {"data_dir": data_dir, "on_lost_client": "stop"}
     with pytest.raises(pf.RunFailure, match="as the test wants"):
         deployed("fedproto", nodes, {("a", 0, "before_upload"): 8}, out=tmp_path / "1", **options)
-    with pytest.raises(pf.RunFailure, match="not online after 0 s: site-b"):
+    with pytest.raises(pf.RunFailure, match="not online after 0 s: node-b"):
         deployed("fedproto", {"a": nodes["a"]}, out=tmp_path / "2", **options)
 
 
@@ -176,8 +176,8 @@ HOSTILE = {
 def test_what_a_hostile_node_sends_makes_its_clients_absent(name, tmp_path, data_dir, plan):
     transport = FakeTransport({"a": SimpleNamespace(respond=lambda *_: ('{"facts": {}}', []))})
     transport.fates = {("a", 0, "before_upload"): lambda text: (HOSTILE[name], [])}
-    one = Deployment(transport, [site_of("a", range(4))], RUN)
-    pool = SitePool(plan, one, backend.Flower.Config(poll=1e-6, patience=0))
+    one = Deployment(transport, [remote_node("a", range(4))], RUN)
+    pool = NodePool(plan, one, backend.Flower.Config(poll=1e-6, patience=0))
     pool.broadcast(StartTrial(0))
     jobs = [Train(client, 0, may_fail=True) for client in (0, 2)]
     replies = [reply.header() for _, reply in pool.run(jobs)]
@@ -350,7 +350,7 @@ def test_calls_cross_a_pipe():
     end = threading.Thread(target=pass_on, args=(transport, asked[0], answered[1]))
     end.start()
     far = PipedTransport(asked[1], answered[0])
-    assert far.nodes() == {"key": 0}
+    assert far.online() == {"key": 0}
     ticket = far.send(0, '{"jobs": []}', [b"one", b""], 0, "plan")
     assert far.receive([ticket]) == [Delivery(ticket, '}][ :"sboj"{', [b"one", b""] * 2)]
     with pytest.raises(pf.RunFailure, match="Flower: KeyError"):
@@ -360,7 +360,7 @@ def test_calls_cross_a_pipe():
     answered[1].close()
     with open(os.devnull, "wb") as nobody, asked[0], answered[0]:
         with pytest.raises(pf.RunFailure, match="Flower ended the run"):
-            PipedTransport(nobody, answered[0]).nodes()
+            PipedTransport(nobody, answered[0]).online()
 
 
 def open_pipe():

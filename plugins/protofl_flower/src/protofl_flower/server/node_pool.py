@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 import protofl as pf
 from protofl_flower.protocol import messages
 from protofl_flower.protocol.messages import Answer, MalformedMessage, shown, without_data_sizes
-from protofl_flower.protocol.transport import Delivery, Deployment, Site, printed
+from protofl_flower.protocol.transport import Delivery, Deployment, RemoteNode, printed
 from protofl_flower.server.client_versions import Versions
 from protofl_flower.server.node_reports import (
     absent,
@@ -55,20 +55,20 @@ class SentJobs:
     """Jobs of a client in training.
 
     Attributes:
-        site: The client's site.
+        node: The client's node.
         jobs: The jobs.
         since: When they were sent.
         again: Whether they were sent again with the plan.
     """
 
-    site: Site
+    node: RemoteNode
     jobs: Sequence[pf.backends.Job]
     since: float
     again: bool = False
 
 
 @dataclass
-class SitePool:
+class NodePool:
     """The nodes of a federation, as the hosts of a run.
 
     Args:
@@ -80,7 +80,7 @@ class SitePool:
         report: Takes a line for the user.
 
     Raises:
-        UsageError: A client has no site, or two.
+        UsageError: A client has no node, or two.
     """
 
     plan: pf.backends.Plan
@@ -98,13 +98,13 @@ class SitePool:
         self._text = without_data_sizes(self.plan.to_json())
         self._digest = messages.digest_of(self._text)
         self._versions, self._trial = Versions(), 0
-        self._home = {client: site for site in self.deployment.sites for client in site.clients}
-        places = [client for site in self.deployment.sites for client in site.clients]
+        self._home = {client: node for node in self.deployment.nodes for client in node.clients}
+        places = [client for node in self.deployment.nodes for client in node.clients]
         clients = range(self.plan.info.num_clients)
         if sorted(places) != [*clients]:
             raise pf.UsageError(
-                f"the sites have the clients {sorted(places)}, the run has {len(clients)} clients",
-                do="give each client to one site in federation.toml, or other --clients",
+                f"the nodes have the clients {sorted(places)}, the run has {len(clients)} clients",
+                do="give each client to one node in federation.toml, or other --clients",
             )
         self._greeting = self._greet()
         next(self._greeting, None)  # sends; what comes back is read when the first trial starts
@@ -123,11 +123,11 @@ class SitePool:
 
     def present(self) -> set[int]:
         """Return the clients whose nodes are online."""
-        nodes = self.deployment.transport.nodes()
-        return {c for site in self.deployment.sites if site.key in nodes for c in site.clients}
+        online = self.deployment.transport.online()
+        return {c for node in self.deployment.nodes if node.key in online for c in node.clients}
 
     def host_of(self, client: int) -> str:
-        """Return the name of a client's site."""
+        """Return the name of a client's node."""
         return self._home[client].name
 
     def keep_files(self, names: Collection[str]) -> None:
@@ -142,7 +142,7 @@ class SitePool:
         Raises:
             RunFailure: A client is lost, and the run does not go on without it.
         """
-        away: dict[Site, list[pf.backends.Job]] = {}
+        away: dict[RemoteNode, list[pf.backends.Job]] = {}
         for job in jobs:
             header = job.header()
             if header["kind"] in AWAY:
@@ -166,7 +166,7 @@ class SitePool:
 
     def busy(self) -> set[int]:
         """Return the clients of nodes that have not answered jobs which `send` has sent."""
-        return {client for sent in self._sent.values() for client in sent.site.clients}
+        return {client for sent in self._sent.values() for client in sent.node.clients}
 
     def arrived(self, seconds: float) -> list[tuple[pf.backends.Job, pf.backends.Reply]]:
         """Return jobs that are done, or lost; wait until there is one, at most ``seconds``.
@@ -185,7 +185,7 @@ class SitePool:
             late = [t for t, sent in self._sent.items() if limit and now - sent.since > limit]
             for sent in map(self._sent.pop, late):
                 explanation = f"no reply within {limit:g} s"
-                result += self._lost(sent.site, sent.jobs, "deadline", explanation)
+                result += self._lost(sent.node, sent.jobs, "deadline", explanation)
             self._say_who_is_waited_for(now, answered=bool(result))
             if result or now >= end:
                 return result
@@ -197,7 +197,7 @@ class SitePool:
         if answered or not self._sent or not since:
             self._quiet = now, FIRST
         elif now - since > after:
-            names = ", ".join(sent.site.name for sent in self._sent.values())
+            names = ", ".join(sent.node.name for sent in self._sent.values())
             self.report(f"waiting for {names} to answer: {now - since:.0f} s")
             self._quiet = since, 2 * after
 
@@ -206,24 +206,24 @@ class SitePool:
     ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
         """Yield the replies of a client in training; a node that lost its plan gets it again."""
         if not self._lacks_plan(delivery):
-            yield from self._taken(sent.site, sent.jobs, delivery)
+            yield from self._taken(sent.node, sent.jobs, delivery)
             return
-        self._known.discard(sent.site.name)
+        self._known.discard(sent.node.name)
         if sent.again:
-            yield from self._lost(sent.site, sent.jobs, "failed", "it asks for the plan again")
+            yield from self._lost(sent.node, sent.jobs, "failed", "it asks for the plan again")
             return
         sent.again = True
         self._send_off(sent)
 
     def _send_off(self, sent: SentJobs) -> None:
         """Send jobs; clients of a node that is not there are lost."""
-        site, nodes = sent.site, self.deployment.transport.nodes()
-        ticket = self._send(nodes[site.key], site, sent.jobs) if site.key in nodes else ""
+        node, online = sent.node, self.deployment.transport.online()
+        ticket = self._send(online[node.key], node, sent.jobs) if node.key in online else ""
         if ticket:
             self._sent[ticket] = sent
             return
-        explanation = "Flower refused its message" if site.key in nodes else "it is not online"
-        self._lost_at_once += self._lost(site, sent.jobs, "left", explanation)
+        explanation = "Flower refused its message" if node.key in online else "it is not online"
+        self._lost_at_once += self._lost(node, sent.jobs, "left", explanation)
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -235,20 +235,20 @@ class SitePool:
                 refuse the plan.
         """
         skip = self.plan.settings.on_lost_client == "skip"
-        waiting, end = dict[str, Site](), time.monotonic() + self.config.patience
-        missing = list(self.deployment.sites)
+        waiting, end = dict[str, RemoteNode](), time.monotonic() + self.config.patience
+        missing = list(self.deployment.nodes)
         while True:
-            nodes = self.deployment.transport.nodes()
-            for site in [site for site in missing if site.key in nodes]:
-                if ticket := self._send(nodes[site.key], site, []):
-                    missing.remove(site)
-                    waiting[ticket] = site
-            awaited = {site.name for site in missing} - self.deployment.missing
+            online = self.deployment.transport.online()
+            for node in [node for node in missing if node.key in online]:
+                if ticket := self._send(online[node.key], node, []):
+                    missing.remove(node)
+                    waiting[ticket] = node
+            awaited = {node.name for node in missing} - self.deployment.missing
             if not awaited or time.monotonic() > end:
                 break
             time.sleep(min(1.0, self.config.poll * 5))
         yield
-        names = ", ".join(site.name for site in missing)
+        names = ", ".join(node.name for node in missing)
         if missing and not skip:
             raise pf.RunFailure(
                 f"not online after {self.config.patience:g} s: {names}",
@@ -257,19 +257,19 @@ class SitePool:
         if missing:
             self.report(f"the run starts without {names}")
         refusals, pace = list[pf.ProtoflError](), (self.config.poll, self.config.start_deadline)
-        for site, delivery in answers(
+        for node, delivery in answers(
             self.deployment.transport, waiting, "the plan", *pace, self.report
         ):
             try:
-                self._greeted(site, delivery)
+                self._greeted(node, delivery)
             except pf.ProtoflError as error:
                 refusals.append(error)
                 if not skip:
                     raise
-                problem = one_line(error).removeprefix(site.name).lstrip(": ")
-                self.report(f"{site.name} did not take the plan: {problem}; the run starts without")
+                problem = one_line(error).removeprefix(node.name).lstrip(": ")
+                self.report(f"{node.name} did not take the plan: {problem}; the run starts without")
         if waiting:
-            late = ", ".join(site.name for site in waiting.values())
+            late = ", ".join(node.name for node in waiting.values())
             problem = f"no answer to the plan after {self.config.start_deadline:g} s: {late}"
             if not skip:
                 raise pf.RunFailure(
@@ -281,26 +281,26 @@ class SitePool:
         if refusals and not self._known:
             raise refusals[0]
 
-    def _greeted(self, site: Site, delivery: Delivery) -> None:
+    def _greeted(self, node: RemoteNode, delivery: Delivery) -> None:
         """Take a node's response to the plan.
 
         Raises:
             ProtoflError: It did not take the plan.
         """
-        response = self._opened(site, delivery)
+        response = self._opened(node, delivery)
         facts, changes = response.get("facts"), response.get("changes", [])
         if not isinstance(facts, dict) or not isinstance(changes, list):
-            raise pf.RunFailure(f"{site.name} sent a wrong message: no facts of the plan")
-        self._known.add(site.name)
-        for line in differences(site, self.plan, facts):
+            raise pf.RunFailure(f"{node.name} sent a wrong message: no facts of the plan")
+        self._known.add(node.name)
+        for line in differences(node, self.plan, facts):
             self.report(line)
         for line in changes[:20]:
-            self.report(f"{site.name} has changed since the last round: {printed(line)}")
+            self.report(f"{node.name} has changed since the last round: {printed(line)}")
 
-    def _send(self, node: int, site: Site, jobs: Sequence[pf.backends.Job]) -> str:
+    def _send(self, node_id: int, node: RemoteNode, jobs: Sequence[pf.backends.Job]) -> str:
         """Send a node its jobs, or the plan alone; return the ticket, empty if Flower refused."""
         blobs = messages.Blobs()
-        names, versions = self._versions.needed(site.clients)
+        names, versions = self._versions.needed(node.clients)
         asked: dict[str, Any] = {
             "run": self.deployment.run,
             "plan": self._digest,
@@ -310,7 +310,7 @@ class SitePool:
             "fresh": self.config.on_stale == "fresh",
             "jobs": [],
         }
-        if site.name not in self._known:
+        if node.name not in self._known:
             asked["text"] = self._text
         for job in jobs:
             header = job.header()
@@ -318,38 +318,42 @@ class SitePool:
             asked["jobs"].append({"header": header, "blob": blobs.add(job.blob), "base": base})
         group = f"round {jobs[-1].header()['round']}" if jobs else "plan"
         seconds = self.config.deadline if jobs else 0
-        return self.deployment.transport.send(node, json.dumps(asked), blobs.parts, seconds, group)
+        return self.deployment.transport.send(
+            node_id, json.dumps(asked), blobs.parts, seconds, group
+        )
 
     def _exchange(
-        self, away: Mapping[Site, list[pf.backends.Job]]
+        self, away: Mapping[RemoteNode, list[pf.backends.Job]]
     ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
-        nodes = self.deployment.transport.nodes() if away else {}
-        waiting, again = dict[str, Site](), set[str]()
-        for site, jobs in away.items():
-            ticket = self._send(nodes[site.key], site, jobs) if site.key in nodes else ""
+        online = self.deployment.transport.online() if away else {}
+        waiting, again = dict[str, RemoteNode](), set[str]()
+        for node, jobs in away.items():
+            ticket = self._send(online[node.key], node, jobs) if node.key in online else ""
             if ticket:
-                waiting[ticket] = site
+                waiting[ticket] = node
             else:
                 explanation = (
-                    "Flower refused its message" if site.key in nodes else "it is not online"
+                    "Flower refused its message" if node.key in online else "it is not online"
                 )
-                yield from self._lost(site, jobs, "left", explanation)
+                yield from self._lost(node, jobs, "left", explanation)
         pace, transport = (self.config.poll, self.config.deadline), self.deployment.transport
-        for site, delivery in answers(transport, waiting, "its jobs", *pace, self.report):
+        for node, delivery in answers(transport, waiting, "its jobs", *pace, self.report):
             if self._lacks_plan(delivery):
-                self._known.discard(site.name)
+                self._known.discard(node.name)
                 # Once in a stage: a node that asks for ever would keep the run from going on.
-                ticket = "" if site.name in again else self._send(nodes[site.key], site, away[site])
+                ticket = (
+                    "" if node.name in again else self._send(online[node.key], node, away[node])
+                )
                 if ticket:
-                    again.add(site.name)
-                    waiting[ticket] = site
+                    again.add(node.name)
+                    waiting[ticket] = node
                 else:
-                    yield from self._lost(site, away[site], "failed", "it asks for the plan again")
+                    yield from self._lost(node, away[node], "failed", "it asks for the plan again")
                 continue
-            yield from self._taken(site, away[site], delivery)
-        for site in waiting.values():
+            yield from self._taken(node, away[node], delivery)
+        for node in waiting.values():
             explanation = f"no reply within {self.config.deadline:g} s"
-            yield from self._lost(site, away[site], "deadline", explanation)
+            yield from self._lost(node, away[node], "deadline", explanation)
 
     @staticmethod
     def _lacks_plan(delivery: Delivery) -> bool:
@@ -358,24 +362,24 @@ class SitePool:
             return not delivery.code and messages.read(delivery.text).get("lacks") == "plan"
         return False
 
-    def _opened(self, site: Site, delivery: Delivery) -> dict[str, Any]:
+    def _opened(self, node: RemoteNode, delivery: Delivery) -> dict[str, Any]:
         """Return the content of a response.
 
         Raises:
             ProtoflError: It is an error of the node or of Flower.
         """
         if delivery.code:
-            raise pf.RunFailure(f"{site.name}: {delivery.words}")
+            raise pf.RunFailure(f"{node.name}: {delivery.words}")
         try:
             result = messages.read(delivery.text)
         except MalformedMessage as error:
-            raise pf.RunFailure(f"{site.name} sent a wrong message: {error}") from None
+            raise pf.RunFailure(f"{node.name} sent a wrong message: {error}") from None
         if "failure" in result:
-            raise failure_of(site, result["failure"])
+            raise failure_of(node, result["failure"])
         return result
 
     def _taken(
-        self, site: Site, jobs: Sequence[pf.backends.Job], delivery: Delivery
+        self, node: RemoteNode, jobs: Sequence[pf.backends.Job], delivery: Delivery
     ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
         """Yield the replies of a delivery."""
         if delivery.code:
@@ -383,40 +387,40 @@ class SitePool:
             if reason == "deadline" and self.config.deadline:  # Flower's speak of its database
                 explanation = f"no reply within {self.config.deadline:g} s"
                 explanation += f" (Flower's error {delivery.code})"
-            yield from self._lost(site, jobs, reason, explanation)
+            yield from self._lost(node, jobs, reason, explanation)
             return
         try:
-            response = self._opened(site, delivery)
+            response = self._opened(node, delivery)
         except pf.ProtoflError as error:
             if not all(job.header().get("may_fail") for job in jobs):
                 raise
-            self._known.discard(site.name)
-            explanation = error.what.removeprefix(site.name).lstrip(": ")
-            yield from self._lost(site, jobs, reason_of(error), explanation)
+            self._known.discard(node.name)
+            explanation = error.what.removeprefix(node.name).lstrip(": ")
+            yield from self._lost(node, jobs, reason_of(error), explanation)
             return
-        self._known.add(site.name)
+        self._known.add(node.name)
         try:
             node_answers = messages.answers_in(response, delivery.blobs, len(jobs))
         except MalformedMessage as error:
-            yield from self._lost(site, jobs, "failed", f"it sent a wrong message: {error}")
+            yield from self._lost(node, jobs, "failed", f"it sent a wrong message: {error}")
             return
         for job, answer in zip(jobs, node_answers, strict=True):
-            yield job, self._reply(site, job, answer)
+            yield job, self._reply(node, job, answer)
 
-    def _reply(self, site: Site, job: pf.backends.Job, answer: Answer) -> pf.backends.Reply:
+    def _reply(self, node: RemoteNode, job: pf.backends.Job, answer: Answer) -> pf.backends.Reply:
         """Return the reply to a job, and note the new version of its client.
 
         Raises:
             ProtoflError: The client is lost, and the run does not go on without it.
         """
         try:
-            return self._sound(site, job, answer)
+            return self._sound(node, job, answer)
         except MalformedMessage as error:
             explanation = f"it sent a wrong answer: {printed(error)}"
-            ((_, reply),) = self._lost(site, [job], "failed", explanation)
+            ((_, reply),) = self._lost(node, [job], "failed", explanation)
             return reply
 
-    def _sound(self, site: Site, job: pf.backends.Job, answer: Answer) -> pf.backends.Reply:
+    def _sound(self, node: RemoteNode, job: pf.backends.Job, answer: Answer) -> pf.backends.Reply:
         """Return the reply of an answer, as `_reply` does.
 
         Raises:
@@ -428,12 +432,12 @@ class SitePool:
         if answer.wrong:
             raise MalformedMessage(answer.wrong)
         if "failure" in answer.header:
-            error = failure_of(site, answer.header["failure"])
+            error = failure_of(node, answer.header["failure"])
             if asked.get("may_fail"):
-                return absent(reason_of(error), error.what.removeprefix(f"{site.name}: "), site)
+                return absent(reason_of(error), error.what.removeprefix(f"{node.name}: "), node)
             raise error
         reply = answer.reply(("TrainReply" if train else "EvaluateReply", "Absent"))
-        reply.notes = self._named(site, reply.notes)
+        reply.notes = self._named(node, reply.notes)
         if isinstance(reply, pf.backends.Absent):
             left_out = train and self.plan.settings.on_bad_upload == "skip"
             if reply.reason == "skipped" and left_out and asked["when"] == "before_upload":
@@ -446,12 +450,12 @@ class SitePool:
             stale = reply.reason == "stale"
             if stale and (self.config.on_stale == "stop" or not asked.get("may_fail")):
                 raise pf.RunFailure(
-                    f"{site.name} does not have the last state of client {client}",
+                    f"{node.name} does not have the last state of client {client}",
                     do="restore the node's folder runs and resume, or go on with: --on-stale fresh "
                     "(it has its initial state again) or --on-stale skip (without it)",
                 )
             if not asked.get("may_fail"):
-                raise pf.RunFailure(f"{site.name}, {job}: the client is absent ({reply.reason})")
+                raise pf.RunFailure(f"{node.name}, {job}: the client is absent ({reply.reason})")
         elif train:
             if not answer.version:
                 raise MalformedMessage("version is empty, and the client has trained")
@@ -461,17 +465,17 @@ class SitePool:
                 self._versions.trained(client, answer.version)
         return reply
 
-    def _named(self, site: Site, notes: Sequence[str]) -> list[str]:
+    def _named(self, node: RemoteNode, notes: Sequence[str]) -> list[str]:
         """Return a node's notes with its name: a few of each answer, not too many in all."""
-        left = MOST_NOTES - self._notes[site.name]
-        result = [f"{site.name} says: {printed(note)}" for note in notes[: min(left, 5)]]
-        self._notes[site.name] += len(result)
+        left = MOST_NOTES - self._notes[node.name]
+        result = [f"{node.name} says: {printed(note)}" for note in notes[: min(left, 5)]]
+        self._notes[node.name] += len(result)
         if result and len(result) == left:
-            result.append(f"{site.name}: its further notes are left out")
+            result.append(f"{node.name}: its further notes are left out")
         return result
 
     def _lost(
-        self, site: Site, jobs: Sequence[pf.backends.Job], reason: str, explanation: str
+        self, node: RemoteNode, jobs: Sequence[pf.backends.Job], reason: str, explanation: str
     ) -> Iterator[tuple[pf.backends.Job, pf.backends.Reply]]:
         """Yield that a node's clients are absent.
 
@@ -481,7 +485,7 @@ class SitePool:
         for job in jobs:
             if not job.header().get("may_fail"):
                 raise pf.RunFailure(
-                    f"{site.name}, {job}: {explanation}",
+                    f"{node.name}, {job}: {explanation}",
                     do="resume when it is back, or go on without it: --on-lost-client skip",
                 )
-            yield job, absent(reason, explanation, site)
+            yield job, absent(reason, explanation, node)

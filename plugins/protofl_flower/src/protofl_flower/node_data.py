@@ -1,4 +1,4 @@
-"""The data of a federation's sites, which stay on their nodes: ``--dataset sites``.
+"""The data of a federation's nodes, which stay there: ``--dataset nodes``.
 
 The server knows the form of a sample, the classes, and what nodes tell of their sizes. A node reads
 its samples from the data set that its ``node.toml`` names (`protofl_flower.node.local_data`).
@@ -29,7 +29,7 @@ FORM = ("sample", "classes", "vocabulary", "padding")
 """Options of this data set that a node reads from a plan."""
 
 
-class Sites:
+class NodeData:
     """Data that stay on the nodes of a federation."""
 
     defaults: ClassVar[dict[str, Any]] = {}
@@ -67,13 +67,13 @@ class Sites:
         sample, classes = sample_of(config), class_names(config.classes)
         if not config.told:
             raise pf.UsageError(
-                "the data set sites is on the nodes of a federation",
+                "the data set 'nodes' is on the nodes of a federation",
                 do="train with: protofl deploy run",
             )
         return remote_data(sample, classes, config.told)
 
 
-def sample_of(config: Sites.Config) -> pf.datasets.SampleSpec:
+def sample_of(config: NodeData.Config) -> pf.datasets.SampleSpec:
     """Return the spec of a sample.
 
     Raises:

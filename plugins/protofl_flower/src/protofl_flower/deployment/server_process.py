@@ -1,4 +1,4 @@
-"""The link: Flower's SuperLink and SuperExec on this machine, and calls to them."""
+"""The server: Flower's SuperLink and SuperExec on this machine, and calls to them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def make_federation(
 
     Args:
         folder: The folder, new or empty.
-        public: HOST:PORT at which nodes reach the link.
+        public: HOST:PORT at which nodes reach the server.
         port: The port on this machine.
-        data: The form of the sites' own data, see `Federation`.
+        data: The form of the nodes' own data, see `Federation`.
 
     Raises:
         UsageError: The folder has files.
@@ -55,12 +55,12 @@ def make_federation(
 
 
 @contextmanager
-def running_link(federation: Federation) -> Iterator[Callable[[], None]]:
-    """Run the link in the block; yield a function that raises if one of its programs has ended.
+def running_server(federation: Federation) -> Iterator[Callable[[], None]]:
+    """Run the server in the block; yield a function that raises if one of its programs has ended.
 
     Raises:
         RunFailure: A program did not start.
-        UsageError: The link runs already, or the port is taken.
+        UsageError: The server runs already, or the port is taken.
     """
     with folder_lock(federation.folder, "federation"):
         check_port(federation.port)
@@ -99,15 +99,15 @@ def _programs(federation: Federation) -> Iterator[Callable[[], None]]:
     superexec = [program("flower-superexec"), "--runtime-api-address", here]
     superexec += ["--root-certificates", authority, *common]
     with ExitStack() as until:
-        link = Child(superlink, logs / "superlink.log", environment(folder / "link"))
-        until.callback(link.stop)
-        wait_for_port(federation.port, link)
+        server = Child(superlink, logs / "superlink.log", environment(folder / "superlink"))
+        until.callback(server.stop)
+        wait_for_port(federation.port, server)
         executor = Child(superexec, logs / "superexec.log", environment(folder / "superexec"))
         until.callback(executor.stop)
         register(federation)
 
         def check() -> None:
-            link.check()
+            server.check()
             executor.check()
 
         yield check
@@ -125,7 +125,7 @@ def connection(federation: Federation) -> Path:
 
 
 def flwr(federation: Federation, *arguments: str) -> dict[str, Any]:
-    """Call ``flwr`` for the link, which must run.
+    """Call ``flwr`` for the server, which must run.
 
     Raises:
         RunFailure: The call failed.
@@ -134,42 +134,43 @@ def flwr(federation: Federation, *arguments: str) -> dict[str, Any]:
 
 
 def node_states(federation: Federation) -> dict[str, str]:
-    """Return {site: Flower's status of its node} of the registered sites.
+    """Return {name of a node: its status at Flower} of the registered nodes.
 
     Raises:
-        RunFailure: The link does not run.
+        RunFailure: The server does not run.
     """
     nodes = flwr(federation, "supernode", "list", "lab").get("nodes", [])
     states = {str(node["node-id"]): str(node["status"]) for node in nodes}
-    return {name: states[node] for name, node in _registered(federation).items() if node in states}
+    registered = _registered(federation)
+    return {name: states[number] for name, number in registered.items() if number in states}
 
 
 def _registered(federation: Federation) -> dict[str, str]:
-    """Return {site: Flower's number of its node}, as the last registrations said."""
+    """Return {name of a node: its number at Flower}, as the last registrations said."""
     path = federation.folder / "registered.json"
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 def register(federation: Federation) -> None:
-    """Register the nodes of all sites that the link does not know yet."""
+    """Register all nodes that the server does not know yet."""
     known = node_states(federation)
-    numbers = {name: node for name, node in _registered(federation).items() if name in known}
-    for site in federation.sites:
-        if site.name not in known:
-            file = federation.folder / f"{site.name}.pub"
-            file.write_text(site.key + "\n", encoding="utf-8")
-            made = flwr(federation, "supernode", "register", str(file), "lab", "--name", site.name)
-            numbers[site.name] = str(made["node-id"])
+    numbers = {name: number for name, number in _registered(federation).items() if name in known}
+    for node in federation.nodes:
+        if node.name not in known:
+            file = federation.folder / f"{node.name}.pub"
+            file.write_text(node.key + "\n", encoding="utf-8")
+            made = flwr(federation, "supernode", "register", str(file), "lab", "--name", node.name)
+            numbers[node.name] = str(made["node-id"])
             write_json(federation.folder / "registered.json", numbers)
 
 
 def submit(
     federation: Federation, run: str, options: dict[str, Any], say: Callable[[str], None]
 ) -> None:
-    """Start a run on the link, follow its lines and wait for its end.
+    """Start a run on the server, follow its lines and wait for its end.
 
     Args:
-        federation: The federation, whose link runs.
+        federation: The federation, whose server runs.
         run: The name of the run on the nodes.
         options: Options of `protofl.run`.
         say: Takes each line of the run.
@@ -183,8 +184,8 @@ def submit(
     folder.mkdir(parents=True)
     lines, end = folder / "lines.txt", folder / "end.json"
     lines.touch()
-    sites = [{"name": s.name, "key": pem_of(s.key), "clients": s.clients} for s in federation.sites]
-    request = {"run": run, "options": options, "sites": sites}
+    nodes = [{"name": n.name, "key": pem_of(n.key), "clients": n.clients} for n in federation.nodes]
+    request = {"run": run, "options": options, "nodes": nodes}
     request |= {"lines": str(lines), "end": str(end)}
     (folder / "request.json").write_text(json.dumps(request, default=str), encoding="utf-8")
     spec = find_spec(APP)
@@ -223,8 +224,8 @@ def follow(
                     status = status_of(federation, number)
                 except pf.RunFailure as error:
                     raise pf.RunFailure(
-                        f"the link has ended, and the run with it: {error.what}",
-                        do=f"start it again: protofl deploy link {federation.folder}; then "
+                        f"the server has ended, and the run with it: {error.what}",
+                        do=f"start it again: protofl deploy server {federation.folder}; then "
                         "continue the run with --resume",
                     ) from None
                 if status.startswith("finished") and not end.exists():
