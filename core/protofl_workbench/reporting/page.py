@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -44,7 +44,6 @@ def report(
     title: str = "",
     baseline: str = "",
     labels: Labels = (),
-    order: str | Sequence[str] = (),
     note: Callable[[str], None] = lambda line: None,
 ) -> str:
     """Write a page about runs as one HTML file, which needs no network.
@@ -56,8 +55,6 @@ def report(
         title: Heading of the page; by default it is made from the runs.
         baseline: The baseline of differences; default: as in `pf.compare`.
         labels: {group: its name on the page}, see `pf.compare`.
-        order: Names of groups in the order in which the page shows them, see `pf.compare`. The
-            i-th name has colour i in all figures, also on other pages with this order.
         note: Takes a line for each group with a new name.
 
     Returns:
@@ -72,7 +69,7 @@ def report(
     """
     drawings = Drawings()
     foot = f"Made by protofl {__version__} on {datetime.now():%Y-%m-%d at %H:%M}."
-    page = page_about(runs, drawings, foot, baseline, labels, order, note)
+    page = page_about(runs, drawings, foot, baseline, labels, note)
     page.title = title or page.title
     text = html_of(page, drawings)
     if out is not None:
@@ -86,7 +83,6 @@ def page_about(
     foot: str,
     baseline: str = "",
     labels: Labels = (),
-    order: str | Sequence[str] = (),
     note: Callable[[str], None] = lambda line: None,
 ) -> Page:
     """Return the page of one run, or of several runs."""
@@ -95,16 +91,15 @@ def page_about(
     if not runs_by_folder:
         raise UsageError("no run is given", do="give the folder of a run, or a folder of runs")
     if len(runs_by_folder) == 1:
-        if labels or order:
-            flag, does = ("--label", "names") if labels else ("--order", "sorts")
+        if labels:
             raise UsageError(
-                f"{flag} {does} the groups of several runs, and one run was given",
+                "--label names the groups of several runs, and one run was given",
                 do="leave it out; --title changes the heading",
             )
         return run_page(next(iter(runs_by_folder.values())), drawings, foot)
     notes: list[str] = []
     sound = sound_runs(runs_by_folder.values(), notes)
-    return comparison_page(sound, drawings, foot, baseline, notes, labels, order, note)
+    return comparison_page(sound, drawings, foot, baseline, notes, labels, note)
 
 
 def html_of(page: Page, drawings: Drawings) -> str:

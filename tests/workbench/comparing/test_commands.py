@@ -113,7 +113,7 @@ def test_pictures_of_one_run(cli, runs, tmp_path, kind):
         ("plot bar runs", "unknown kind of picture 'bar'\n       did you mean 'bars'"),
         ("plot bars runs --x mb", "bars has no option --x\n       it belongs to curve"),
         ("plot differences runs --baseline fedtpg", "did you mean 'fedtgp'"),
-        ("plot split runs --label a", "split has no options --group-by, --label and --order"),
+        ("plot split runs --label a", "split has no options --group-by and --label"),
         ("plot curve runs --label a", "expected GROUP=TEXT\n       groups: fedproto; fedtgp"),
         ("plot curve runs --label a --label b", "write: --label fedproto=a"),
         (
