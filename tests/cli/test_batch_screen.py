@@ -103,5 +103,5 @@ def test_notes_that_all_runs_have_are_told_once_and_quiet_is_quiet(capsys):
         tried(screen)
         rows(screen, RUNS[0], 2)
         screen(events.OfRun(RUNS[0], pf.events.Note("batches are small")))
-        screen(events.RunEnded(Outcome(RUNS[0], "stopped", Path("x"))))
+        screen(events.RunEnded(Outcome(RUNS[0], "finished", Path("x"))))
     assert capsys.readouterr().out == ""

@@ -15,6 +15,10 @@ BATCHES: list[int] = []
 """Sizes of the mini-batches that were trained."""
 
 
+def is_round(event):
+    return isinstance(event, events.OfRun) and isinstance(event.event, pf.events.RoundDone)
+
+
 class Halted(BaseException):
     """Stands for ^C."""
 
@@ -26,7 +30,7 @@ class Halting:
         self.left = rounds
 
     def __call__(self, event):
-        if events.is_round(event) and not event.before:
+        if is_round(event) and not event.before:
             self.left -= 1
             if self.left == 0:
                 raise Halted

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protofl_cli.json.json_output import Json, check_format, print_json, prints_json
-from protofl_cli.options.options import Debug, Label, Order, option
+from protofl_cli.options.options import Debug, Label, option
 from protofl_cli.options.overwriting import Force, checked
 from protofl_cli.screens import render
 
@@ -59,7 +59,6 @@ def compare(
         ),
     ] = None,
     label: Label = None,
-    order: Order = "",
     rounds: Annotated[
         int | None, option("--rounds", "N", "Use only the first N rounds of each run.", min=1)
     ] = None,
@@ -101,7 +100,6 @@ def compare(
             rounds=rounds,
             confidence=confidence,
             labels=label or (),
-            order=order,
         )
     if as_json:
         print_json(comparison.to_values())

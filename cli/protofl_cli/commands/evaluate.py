@@ -30,7 +30,7 @@ def evaluate(
     which: Which = "last",
     trial: Annotated[int, option("--trial", "N", "Number of the trial.", min=0)] = 0,
     format_: Annotated[
-        Literal["table", "csv", "json"], option("--format", "FORMAT", "table, csv or json.")
+        Literal["table", "csv"], option("--format", "FORMAT", "table or csv.")
     ] = "table",
     as_json: Json = False,
     debug: Debug = False,
@@ -51,22 +51,15 @@ def evaluate(
     notes = [*filter(None, [recorded.lacks_preparation]), *evaluation.notes]
     for note in notes:
         render.console(stderr=True).print(f"note: {note}", soft_wrap=True)
-    from protofl_workbench.comparing.figure_table import csv_text, json_text
-
-    values = {
-        "data": evaluation.part,
-        "clients": evaluation.clients,
-        "overall": evaluation.overall,
-    }
     if as_json:
-        print_json({**values, "notes": notes})
-        return
-    if format_ == "json":
-        render.plain([json_text(values).rstrip()])
+        values = {"clients": evaluation.clients, "overall": evaluation.overall, "notes": notes}
+        print_json({"data": evaluation.part, **values})
         return
     rows = [*evaluation.clients, {"client": "all", **evaluation.overall}]
     columns = [*evaluation.clients[0]]
     if format_ == "csv":
+        from protofl_workbench.comparing.figure_table import csv_text
+
         render.plain(
             csv_text([{key: row.get(key) for key in columns} for row in rows]).splitlines()
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from protofl_cli.options.options import Debug, Label, Order, TrustCode, option
+from protofl_cli.options.options import Debug, Label, TrustCode, option
 from protofl_cli.options.overwriting import Force, checked
 from protofl_cli.screens import render
 
@@ -46,11 +46,10 @@ TAKES = {
 
 
 class Naming(NamedTuple):
-    """Values of --group-by, --label and --order."""
+    """Values of --group-by and --label."""
 
     by: Sequence[str]
     labels: Sequence[str]
-    order: str
 
 
 def plot(
@@ -115,7 +114,6 @@ def plot(
         ),
     ] = None,
     label: Label = None,
-    order: Order = "",
     width: Annotated[
         str | None,
         option(
@@ -141,7 +139,7 @@ def plot(
         "y": y, "x": x, "band": band, "target": target, "figure": figure, "baseline": baseline,
         "trial": trial,
     }  # fmt: skip
-    options = _options(kind, arguments, bool(group_by or label or order))
+    options = _options(kind, arguments, bool(group_by or label))
     size, target_file = _width(width), _target(kind, out, force)
     with render.waiting("drawing"):
         from protofl_workbench.comparing.run_groups import runs_in, sound_runs, state_notes
@@ -150,7 +148,7 @@ def plot(
         damaged: list[str] = []
         usable = sound_runs((run for folder in runs for run in runs_in(folder)), damaged)
         notes = damaged + state_notes(usable)
-        names = Naming(group_by or (), label or (), order)
+        names = Naming(group_by or (), label or ())
         made = _draw(kind, usable, options, names, size, font, notes)
         save(made, target_file)
     render.line(f"picture: {target_file}")
@@ -175,9 +173,7 @@ def _options(kind: str, arguments: dict[str, Any], groups: bool) -> dict[str, An
             f"{kind} has no option --{key}", f"it belongs to {' and '.join(whose)}", "leave it out"
         )
     if kind in ONE and groups:
-        raise UsageError(
-            f"{kind} has no options --group-by, --label and --order", do="leave them out"
-        )
+        raise UsageError(f"{kind} has no options --group-by and --label", do="leave them out")
     return there
 
 
@@ -230,10 +226,8 @@ def _draw(
         from protofl_workbench.comparing.compare import compare
 
         figure, baseline = options.get("figure", "final"), options.get("baseline", "")
-        comparison = compare(
-            runs, figure, baseline=baseline, by=names.by, labels=names.labels, order=names.order
-        )
-        notes += [line for line in comparison.notes if line.startswith(("label: ", "order: "))]
+        comparison = compare(runs, figure, baseline=baseline, by=names.by, labels=names.labels)
+        notes += [line for line in comparison.notes if line.startswith("label: ")]
         return plots.differences(comparison, figure, width=width, font=font)
     draw: dict[str, Callable[..., Figure]] = {
         "curve": plots.curve, "bars": plots.bars, "clients": plots.clients,
@@ -258,11 +252,9 @@ def _groups(runs: Sequence[Run], names: Naming, notes: list[str]) -> list[Group]
     """Return the groups with the given labels; notes name them, and the runs that are left out."""
     from protofl_workbench.comparing.run_groups import (
         grouped,
-        in_order,
         label_notes,
         new_labels,
         no_rounds_error,
-        places_in,
         with_labels,
         without_copies,
     )
@@ -272,7 +264,5 @@ def _groups(runs: Sequence[Run], names: Naming, notes: list[str]) -> list[Group]
         raise no_rounds_error(runs)
     group_names = [group.label for group in groups]
     renamed = new_labels(names.labels, group_names)
-    if names.order:
-        groups = in_order(groups, places_in(group_names, names.order, renamed, notes))
     notes += label_notes(renamed)
     return with_labels(groups, renamed)

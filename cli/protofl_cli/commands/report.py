@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from protofl_cli.options.options import Debug, Label, Order, TrustCode, option
+from protofl_cli.options.options import Debug, Label, TrustCode, option
 from protofl_cli.options.overwriting import Force, checked
 from protofl_cli.screens import render
 
@@ -41,7 +41,6 @@ def report(
         ),
     ] = "",
     label: Label = None,
-    order: Order = "",
     force: Force = False,
     trust_code: TrustCode = None,
     debug: Debug = False,
@@ -63,7 +62,6 @@ def report(
             title=title,
             baseline=baseline,
             labels=label or (),
-            order=order,
             note=notes.append,
         )
     size = len(text.encode()) / 1e3

@@ -84,13 +84,13 @@ ENGINE = _how("--engine", "NAME", "Training engine (default: auto, eager on a CP
 OUT = option(
     "--out",
     "FILE",
-    "Write the result: .md, .csv, .tex, .json, .html, .png, .pdf or .svg",
+    "Write the result: .md, .csv, .json, .png, .pdf or .svg",
     rich_help_panel="Output",
 )
 FORMAT = option(
     "--format",
     "NAME",
-    "table, md, csv, tex or json (default: the ending of --out)",
+    "table, md, csv or json (default: the ending of --out)",
     rich_help_panel="Output",
 )
 
@@ -160,7 +160,7 @@ def reproduce(
     if form in PICTURES and loaded.kind == "account":
         raise UsageError(
             f"--out {out}: {loaded.name} is an account without a picture",
-            "expected .md, .csv, .tex, .json or .html",
+            "expected .md, .csv or .json",
             "choose another ending",
         )
     change = change_of(
@@ -263,7 +263,6 @@ def _show(result: ReproductionResult, form: str | None, out: Path | None, *, as_
     from protofl_cli.screens.reproduction_tables import show_result
     from protofl_workbench.comparing.figure_table import write_output
     from protofl_workbench.reproductions.reproduction_texts import (
-        PAGE,
         PICTURES,
         as_text,
         json_values,
@@ -279,12 +278,6 @@ def _show(result: ReproductionResult, form: str | None, out: Path | None, *, as_
         show_result(result)
         for path in draw(result, out):
             render.line(f"picture: {path}", "dim")
-    elif form == PAGE and out is not None:
-        from protofl_workbench.reporting.page import report
-
-        show_result(result)
-        report(result, out)
-        render.line(f"report: {out}", "dim")
     elif form and out is None:
         render.plain([as_text(result, form).rstrip("\n")])
     else:

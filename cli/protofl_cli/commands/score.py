@@ -33,8 +33,8 @@ def score(
         ),
     ],
     format_: Annotated[
-        Literal["table", "csv", "json"],
-        option("--format", "FORMAT", "table, or csv or json with the scores of all classes."),
+        Literal["table", "csv"],
+        option("--format", "FORMAT", "table, or csv with the scores of all classes."),
     ] = "table",
     trust_pickle: Annotated[
         bool, typer.Option("--trust-pickle", help="Read a .pt2 file, which can contain code.")
@@ -70,11 +70,8 @@ def score(
             rows = [[*row, _best(line)] for row, line in zip(rows, lines, strict=True)]
         render.table(columns, rows, right=("sample", "score", "number", "perplexity"), wrap=True)
         return
-    from protofl_workbench.comparing.figure_table import csv_text, json_text
+    from protofl_workbench.comparing.figure_table import csv_text
 
-    if format_ == "json":
-        render.plain([json_text({"samples": lines}).rstrip()])
-        return
     flat = [
         {key: line[key] for key in line if key != "scores"}
         | {f"score {name}": value for name, value in line["scores"].items()}

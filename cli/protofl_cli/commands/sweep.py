@@ -1,4 +1,4 @@
-"""``protofl sweep``: run a grid of options, or search it."""
+"""``protofl sweep``: run a grid of options."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sweep(
             "--grid",
             "KEY=VALUE,…",
             "Axis: option of the method, NAME.KEY as for --set, or option of a run by its long "
-            "name, with its values; with --search also LOW..HIGH[:log]; repeatable",
+            "name, with its values; repeatable",
         ),
     ] = None,
     out: Annotated[
@@ -87,24 +87,6 @@ def sweep(
             show_default=False,
         ),
     ] = None,
-    search: Annotated[
-        str | None,
-        _option("--search", "tpe", "Choose points by the results of earlier points (Optuna)."),
-    ] = None,
-    budget: Annotated[
-        int | None,
-        _option("--budget", "N", "Number of points of a search (≥ 1; needed)", min=1),
-    ] = None,
-    prune: Annotated[
-        str | None,
-        _option(
-            "--prune",
-            "RULE",
-            "median to stop a run of a search that is worse in a round than half of the others, "
-            "after a warm-up; none to finish all runs (default: median)",
-            show_default=False,
-        ),
-    ] = None,
     at_once: Annotated[
         int | None,
         _option(
@@ -137,7 +119,7 @@ def sweep(
     debug: Debug = False,
     **arguments: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
 ) -> None:
-    """Run a grid of options, or search it, and print the best point.
+    """Run a grid of options, and print the best point.
 
     Takes all options of protofl run. --trials N makes N runs of each point, with different seeds.
     Every run is checked before any training. Finished runs are not repeated. --resume DIR resumes
@@ -148,12 +130,6 @@ def sweep(
 
     typed = {
         name.removesuffix("_"): value for name, value in arguments.items() if value is not None
-    }
-    search_options: dict[str, Any] = {
-        "figure": figure,
-        "search": search,
-        "budget": budget,
-        "prune": prune,
     }
     places: list[Path] = []
     try:
@@ -173,17 +149,14 @@ def sweep(
             how: dict[str, Any] = {"at_once": at_once, "follow": screen}
             if resume is not None:
                 others = {"method": method, "grid": grid, "out": out, "runs": runs, "most": most}
-                others |= {"config": config, "figure": figure, "search": search, "prune": prune}
-                others |= typed
+                others |= {"config": config, "figure": figure, **typed}
                 check_resume_options(
                     {key: v for key, v in others.items() if key != "set"}, plan=plan
                 )
                 places.append(resume)
                 asked, said = load_sweep(resume), typed.get("set") or ()
                 screen.total = asked.all_runs
-                if budget:
-                    screen.total = max(asked.points, budget) * asked.trials
-                go_on = partial(resume_sweep, resume, said=said, budget=budget, **how)
+                go_on = partial(resume_sweep, resume, said=said, **how)
                 _execute(asked, resume, screen, go_on, as_json=as_json)
             else:
                 typed = {"method": method, **typed}
@@ -193,7 +166,7 @@ def sweep(
                     config=config,
                     runs=runs,
                     most=most,
-                    **search_options,
+                    figure=figure,
                 )
                 for line in notes:
                     screen.say(f"note: {line}", "yellow")
@@ -250,7 +223,7 @@ def _plan(asked: Sweep, at_once: int | None, screen: BatchScreen, *, as_json: bo
     if as_json:
         print_json(plan_values(asked, checked))
     else:
-        show_plan(asked, checked, at_once)
+        show_plan(checked, at_once)
 
 
 def _again(folder: Path) -> str:

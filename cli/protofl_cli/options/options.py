@@ -28,18 +28,6 @@ Label = Annotated[
 ]
 
 
-Order = Annotated[
-    str,
-    option(
-        "--order",
-        "GROUP,GROUP,…",
-        "Order of the groups. In figures, the i-th name has the i-th colour, also where other "
-        "groups are missing (default: the order of the runs)",
-        show_default=False,
-    ),
-]
-
-
 def _check_which(value: str) -> str:
     from protofl.errors import unknown
 

@@ -179,8 +179,6 @@ def _ending(outcome: Outcome, going: _Going | None) -> str:
     if outcome.error is not None:
         return f"failed: {outcome.error.what}"
     text: str = "was finished before" if outcome.reused else outcome.state
-    if outcome.state == "stopped" and going is not None:
-        text = f"stopped after {count(going.done, 'round')}"
     if going is not None and going.best is not None:
         text += f", best accuracy {going.best:.1%}"
         text += f", {clock(time.monotonic() - going.began, exact=True)}"
@@ -188,7 +186,7 @@ def _ending(outcome: Outcome, going: _Going | None) -> str:
 
 
 def _style(outcome: Outcome) -> str:
-    return {"failed": "red", "stopped": "dim"}.get(outcome.state, "")
+    return "red" if outcome.state == "failed" else ""
 
 
 def show_failures(failed: Sequence[Outcome]) -> None:

@@ -28,9 +28,8 @@ def show_head(sweep: Sweep, folder: Path) -> None:
     seeds = sweep.seeds
     over = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
     render.heading(f"sweep: {_name(sweep)}")
-    rows = [(axis.key, axis.text.replace(",", ", ").replace("..", " … ")) for axis in sweep.axes]
-    how = f"search by TPE, {count(sweep.budget, 'point')}" if sweep.search else ""
-    points = how or count(sweep.points, "point")
+    rows = [(axis.key, axis.text.replace(",", ", ")) for axis in sweep.axes]
+    points = count(sweep.points, "point")
     rows += [
         ("runs", f"{points}, {over}: {count(sweep.all_runs, 'run')}"),
         ("folder of runs", shown_path(sweep.runs)),
@@ -90,7 +89,7 @@ def _rounds(line: PointResult) -> str:
     return " … ".join(map(str, dict.fromkeys((rounds[0], rounds[-1])))) if rounds else ""
 
 
-def show_plan(sweep: Sweep, checked: Sequence[CheckedRun], at_once: int | None) -> None:
+def show_plan(checked: Sequence[CheckedRun], at_once: int | None) -> None:
     """Print the runs of a plan, and the estimated time."""
     from protofl_workbench.batch.batch_tasks import shared_cores
 
@@ -106,19 +105,15 @@ def show_plan(sweep: Sweep, checked: Sequence[CheckedRun], at_once: int | None) 
     ]
     columns = ["run", "rounds", "mini-batches", "done", "core time"]
     render.table(columns, shown, right=columns[1:3] + columns[4:])
-    tries, runs = len(checked), sweep.all_runs
+    runs = len(checked)
     seconds = sum(one.seconds or 0.0 for one in checked)
     steps = sum(one.steps for one in checked)
-    rows = []
-    if sweep.search:
-        rows.append(("search", f"{tries} runs at the ends of its ranges stand for {runs}"))
-        seconds, steps = seconds * runs / tries, steps * runs // tries
-    todo = runs - (0 if sweep.search else sum(one.finished for one in checked))
+    todo = runs - sum(one.finished for one in checked)
     on_gpu = any(one.device != "cpu" for one in checked)
     most, hosts = shared_cores(
         [one.batch_run.request for one in checked][:todo], at_once, on_gpu=on_gpu
     )
-    rows += [
+    rows = [
         ("runs", f"{runs:,}, {todo:,} to do; {steps:,} mini-batches in all"),
         ("at once", f"{count(most, 'run')}" + f", each with {hosts} hosts" * (hosts > 1)),
         ("estimate", f"{_hours(seconds / (most * max(1, hosts)))}, by a measured step of each"),

@@ -74,7 +74,7 @@ class CheckedRun:
         return Outcome(self.batch_run, state, *place, error)
 
 
-State = Literal["finished", "failed", "stopped"]
+State = Literal["finished", "failed"]
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,7 @@ class Outcome:
 
     Attributes:
         batch_run: The run.
-        state: ``finished``, ``failed``, or ``stopped`` by `Source.should_continue`. Finished rounds
-            are in the folder.
+        state: ``finished`` or ``failed``. Finished rounds are in the folder.
         folder: The run folder; None if the run failed before its first round.
         reused: True if the run was already finished.
         seed: Seed of the first trial.
@@ -175,7 +174,7 @@ class OfRun(Event):
 
 @dataclass(frozen=True)
 class RunEnded(Event):
-    """A run is finished, has failed, or was stopped."""
+    """A run is finished or has failed."""
 
     outcome: Outcome
 
@@ -185,11 +184,6 @@ class BatchStopping(Event):
     """The batch is interrupted and stops this number of running runs."""
 
     runs: int
-
-
-def is_round(message: object) -> bool:
-    """Return True if a round of a run is finished."""
-    return isinstance(message, OfRun) and isinstance(message.event, events.RoundDone)
 
 
 Follow = Callable[[Event], None]

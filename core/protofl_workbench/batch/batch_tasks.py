@@ -9,7 +9,6 @@ from typing import Protocol
 
 from protofl.errors import ProtoflError, UsageError
 from protofl.federation import events as of_rounds
-from protofl.records.row import Row
 from protofl.runs.request.request import Request
 from protofl.system.device import names_several
 from protofl.system.machine import usable_cores
@@ -67,19 +66,6 @@ class BatchSource(Protocol):
         """
         ...
 
-    def should_continue(self, batch_run: BatchRun, row: Row, rounds: int) -> bool:
-        """Return True if a run continues after a round.
-
-        Also called for rounds that were finished before a run was resumed. They cost nothing, so
-        that only the answer for the last of them counts. A run ends after its last round anyway.
-
-        Args:
-            batch_run: The run.
-            row: The line of the round.
-            rounds: Requested rounds of each trial.
-        """
-        ...
-
     def run_ended(self, outcome: Outcome) -> None:
         """Take the outcome of a run."""
         ...
@@ -130,7 +116,6 @@ class RunExecution:
         self._source, self._hosts, self._group = source, hosts, group
         self._repeat_diverged = repeat_diverged
         self._known: dict[BatchRun, Outcome] = {}
-        self._before: dict[BatchRun, int] = {}
 
     def next(self, follow: events.Follow) -> BatchRun | None:
         """Return the next run, if any."""
@@ -145,37 +130,28 @@ class RunExecution:
         request = request.with_options(request.options, group=self._group)
         return RunJob(request, runs, self._repeat_diverged)
 
-    def forward(self, batch_run: BatchRun, event: events.Event, follow: events.Follow) -> bool:
-        """Pass an event on; return False if the source stops the run after a round."""
+    def forward(self, batch_run: BatchRun, event: events.Event, follow: events.Follow) -> None:
+        """Pass an event on."""
         known = self._known[batch_run]
         match event:
             case events.RunPlanned():
                 known = Outcome(
                     batch_run, "failed", event.folder, False, event.seed, event.rounds, event.trials
                 )
-                self._before[batch_run] = event.done
             case events.OfRun(event=of_rounds.FolderMade(folder)):
                 known = replace(known, folder=folder.path)
         self._known[batch_run] = known
         follow(event)
-        match event:
-            case events.OfRun(event=of_rounds.RoundDone(row)):
-                self._before[batch_run] -= 1  # below 0 for rounds that are trained now
-                continues = self._source.should_continue(batch_run, row, known.rounds)
-                return continues or self._before[batch_run] > 0 or row.round + 1 == known.rounds
-        return True
 
     def end(
         self, batch_run: BatchRun, outcome: Outcome | ProtoflError, follow: events.Follow
     ) -> None:
         """Pass the outcome on."""
         known = self._known.pop(batch_run)
-        self._before.pop(batch_run, None)
         if isinstance(outcome, ProtoflError):
             final = replace(known, error=outcome)
         else:
-            final = replace(known if outcome.state == "stopped" else outcome, state=outcome.state)
-            final = replace(final, batch_run=batch_run)
+            final = replace(outcome, batch_run=batch_run)
         self._source.run_ended(final)
         follow(events.RunEnded(final))
 
@@ -219,10 +195,6 @@ class OrderedRuns:
                 self._going[one.batch_run] = _trials(one)
                 return one.batch_run
         return None
-
-    def should_continue(self, batch_run: BatchRun, row: Row, rounds: int) -> bool:
-        """Return True: no run is stopped early."""
-        return True
 
     def run_ended(self, outcome: Outcome) -> None:
         """Store the outcome; runs that share a trial may start now."""

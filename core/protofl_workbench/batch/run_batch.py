@@ -161,9 +161,7 @@ class RunBatch:
             if not self._going:
                 return
             worker, message = self._inbox.get()
-            continues = self._take(worker, message)
-            if events.is_round(message):
-                worker.send(continues)
+            self._take(worker, message)
 
     def _begin(self, batch_run: BatchRun) -> None:
         if batch_run.request.extra and self._at_once != 0:
@@ -183,12 +181,13 @@ class RunBatch:
         self._workers.append(worker)
         return worker
 
-    def _take(self, worker: ProcessWorker | LocalWorker, message: Any) -> bool:  # noqa: ANN401 - `WorkerMessage`
-        """Take an event or the result of a job; return False if the run has to stop."""
+    def _take(self, worker: ProcessWorker | LocalWorker, message: Any) -> None:  # noqa: ANN401 - `WorkerMessage`
+        """Take an event or the result of a job."""
         if isinstance(message, events.Event):
             assert isinstance(self._task, RunExecution), "checks have no events"
             batch_run, event = self._going[worker], message
-            return self._task.forward(batch_run, replace(event, batch_run=batch_run), self._follow)  # type: ignore[type-var] # all events of workers are dataclasses
+            self._task.forward(batch_run, replace(event, batch_run=batch_run), self._follow)  # type: ignore[type-var] # all events of workers are dataclasses
+            return
         ended = self._going.pop(worker, None)
         if message is not None:
             self._free.append(worker)
@@ -199,4 +198,3 @@ class RunBatch:
             worker.wait(0.0)
         if ended is not None and message is not None:
             self._task.end(ended, message, self._follow)
-        return True

@@ -61,12 +61,8 @@ class RunJob:
 
 Job: TypeAlias = CheckJob | RunJob
 Result: TypeAlias = CheckedRun | Outcome | ProtoflError
-Tell: TypeAlias = Callable[[events.Event], bool]
-"""Takes an event; returns False if the run has to stop."""
-
-
-class Stopped(BaseException):
-    """Ends a run after a round; not an `Exception`, so that hooks do not catch it."""
+Tell: TypeAlias = Callable[[events.Event], None]
+"""Takes an event."""
 
 
 class JobRunner:
@@ -154,24 +150,20 @@ class JobRunner:
                     asked = (s.rounds, s.trials, len(rows), s.seed, folder)
                     self._tell(events.RunPlanned(batch_run, *asked))
                     for row in rows:
-                        tell(of_rounds.RoundDone(row), before=True)
+                        self._tell(events.OfRun(batch_run, of_rounds.RoundDone(row), before=True))
                 case of_rounds.FolderMade():
                     tell_folder(event.folder.path)
                 case of_rounds.RoundDone():
                     trained += 1
                     if untold is not None:
                         tell_folder(untold)
-                    tell(event, before=False)
+                    self._tell(events.OfRun(batch_run, event))
 
         def tell_folder(path: Path) -> None:
             nonlocal untold
             untold = None
             made = of_rounds.FolderMade(RunFolder(path))  # without rows, for the other process
             self._tell(events.OfRun(batch_run, made))
-
-        def tell(event: of_rounds.RoundDone, *, before: bool) -> None:
-            if not self._tell(events.OfRun(batch_run, event, before)):
-                raise Stopped
 
         try:
             run = run_or_reuse(
@@ -181,8 +173,6 @@ class JobRunner:
                 idle=self._idle,
                 repeat_diverged=job.repeat_diverged,
             )
-        except Stopped:
-            return Outcome(batch_run, "stopped")
         except DivergedBefore as error:
             return _outcome(batch_run, Reading.of(error.folder), error)
         return replace(_outcome(batch_run, run), reused=not trained)

@@ -70,11 +70,11 @@ class ProcessWorker:
                 self._inbox.put((self, pickle.load(self._process.stdout)))
         self._inbox.put((self, None))
 
-    def send(self, message: Job | bool) -> None:
-        """Send a job, or after a round True to continue the run."""
+    def send(self, job: Job) -> None:
+        """Send a job."""
         assert self._process.stdin is not None
         with suppress(OSError):  # the process has ended; its reader reports that
-            pickle.dump(message, self._process.stdin)
+            pickle.dump(job, self._process.stdin)
             self._process.stdin.flush()
 
     def failure(self) -> RunFailure:
@@ -116,10 +116,10 @@ class LocalWorker:
     """Carries out jobs in this process, which knows the classes of the program.
 
     Args:
-        take: Takes this worker with a message; returns False if the run has to stop.
+        take: Takes this worker with a message.
     """
 
-    def __init__(self, take: Callable[[LocalWorker, WorkerMessage], bool]) -> None:
+    def __init__(self, take: Callable[[LocalWorker, WorkerMessage], None]) -> None:
         self._take = take
         self._runner = JobRunner(lambda event: take(self, event))
 
@@ -148,11 +148,7 @@ def main() -> None:
         pickle.dump(message, out)
         out.flush()
 
-    def tell(event: events.Event) -> bool:
-        send(event)
-        return bool(inbox.get()) if events.is_round(event) else True
-
-    runner = JobRunner(tell)
+    runner = JobRunner(send)
     try:
         while True:
             send(runner.run_job(inbox.get()))

@@ -30,10 +30,8 @@ from protofl_workbench.comparing.run_groups import (
     Group,
     Labels,
     Runs,
-    in_order,
     label_notes,
     new_labels,
-    places_in,
     with_labels,
     with_score_of,
 )
@@ -63,7 +61,6 @@ def compare(
     rounds: int | None = None,
     confidence: float = CONFIDENCE,
     labels: Labels = (),
-    order: str | Sequence[str] = (),
 ) -> Comparison:
     """Compare runs, paired over seeds and splits.
 
@@ -81,8 +78,6 @@ def compare(
         confidence: Confidence of the intervals.
         labels: {group: its label in the tables}, or texts ``GROUP=LABEL``. The beginning of a
             group's name is enough: ``fedtgp`` for ``fedtgp, tau=1``.
-        order: Names or labels of groups in the order in which the tables show them; ``A,B`` or a
-            sequence. Other groups follow in the order of the runs.
 
     Returns:
         A table for each figure and setting. Notes name the trials that are left out.
@@ -100,9 +95,6 @@ def compare(
     settings = settings_of(runs, by, rounds, notes)
     group_names = [g.label for setting in settings for g in setting.groups]
     renamed = new_labels(labels, group_names)
-    if order:
-        places = places_in(group_names, order, renamed, notes)
-        settings = [replace(s, groups=tuple(in_order(s.groups, places))) for s in settings]
     settings = [replace(s, groups=tuple(with_labels(s.groups, renamed))) for s in settings]
     notes += label_notes(renamed)
     baselines = _baselines(settings, renamed.get(baseline, baseline), notes)

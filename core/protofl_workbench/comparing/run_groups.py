@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -291,64 +290,6 @@ def with_labels(groups: Iterable[Group], labels: Mapping[str, str]) -> list[Grou
 def label_notes(labels: Mapping[str, str]) -> list[str]:
     """Return a line for each group with a new label."""
     return [f"label: {new} is {old}" for old, new in labels.items()]
-
-
-def places_in(
-    names: Iterable[str],
-    order: str | Sequence[str],
-    labels: Mapping[str, str] | None = None,
-    notes: list[str] | None = None,
-) -> dict[str, int]:
-    """Return {group: number of its colour} in the order in which groups are shown.
-
-    The i-th name of the order has colour i, also where no group has this name: figures with the
-    same order show a method in one colour, whatever other methods they show. Groups that the order
-    does not name follow, with the colours after those of the order.
-
-    Args:
-        names: Names of all groups.
-        order: Names or labels of groups, or the beginnings of names up to a comma: ``fedtgp``
-            stands for ``fedtgp, tau=1`` and ``fedtgp, tau=10``, of which the first has its colour.
-            One text has its names behind each other, with commas without a space after them.
-        labels: {name: label} of groups with other labels, see `new_labels`.
-        notes: Takes a line for each name of the order that no group has.
-
-    Raises:
-        UsageError: A name of the order is empty or given twice, or no group has any of them.
-    """
-    names = list(dict.fromkeys(names))
-    wanted = re.split(r",(?! )", order) if isinstance(order, str) else [*order]
-    wanted = [] if wanted == [""] else [name.strip() for name in wanted]
-    if "" in wanted:
-        raise UsageError(f"--order {','.join(wanted)}: a name is empty", do="write --order A,B,C")
-    if twice := next((name for name in wanted if wanted.count(name) > 1), None):
-        raise UsageError(f"--order: {twice!r} is given twice", do="name each group once")
-    label_of = labels or {}
-    first: dict[str, int] = {}
-    ranked: list[str] = []
-    for place, name in enumerate(wanted):
-        own = [
-            each
-            for each in names
-            if each not in ranked and (_begins(name, each) or label_of.get(each) == name)
-        ]
-        ranked += own
-        if own:
-            first[own[0]] = place
-        elif notes is not None and names:
-            notes.append(f"order: no group is called {name}, so no group has its colour")
-    if wanted and names and not ranked:
-        raise unknown("group", wanted[0], names, "--order takes the names or labels of groups")
-    ranked += [name for name in names if name not in ranked]
-    others = [name for name in ranked if name not in first]
-    return {n: first.get(n, len(wanted) + others.index(n) if n in others else 0) for n in ranked}
-
-
-def in_order(groups: Iterable[Group], places: Mapping[str, int]) -> list[Group]:
-    """Return groups in the order of `places_in`, with its colours; all of them are in it."""
-    ranks = {name: rank for rank, name in enumerate(places)}
-    ordered = sorted(groups, key=lambda group: ranks[group.label])
-    return [replace(group, place=places[group.label]) for group in ordered]
 
 
 def _group_key(run: Run, by: Sequence[str]) -> dict[str, Any]:

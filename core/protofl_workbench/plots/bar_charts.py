@@ -32,7 +32,6 @@ def bars(
     figure: str = "final",
     *,
     by: str | Sequence[str] = (),
-    order: str | Sequence[str] = (),
     **style: Unpack[StyleOptions],
 ) -> Figure:
     """Draw a figure of each group: the mean of its trials ± the population standard deviation.
@@ -45,7 +44,6 @@ def bars(
         figure: ``final``, ``best`` or ``validation``: the test accuracy in this round; ``worst``,
             ``loss``, … in the last round, or ``FIGURE@best``.
         by: Options to group by; default: all options that differ.
-        order: See `protofl.plots.curve`.
         **style: ``width``: ``column``, ``page`` or inches; ``font``: ``serif`` or ``sans``.
 
     Raises:
@@ -53,7 +51,7 @@ def bars(
     """
     chosen = trial_figure(figure)
     moments, unfinished, places = {}, [], dict[str, int]()
-    groups = groups_in(runs, by, order)
+    groups = groups_in(runs, by)
     for group in groups:
         values = np.array([chosen.of(trial) for trial in group.complete]) * chosen.about.scale
         moments[group.label] = (float(values.mean()), float(values.std()))
@@ -136,7 +134,6 @@ def traffic(
     runs: Runs | Sequence[Group],
     *,
     by: str | Sequence[str] = (),
-    order: str | Sequence[str] = (),
     **style: Unpack[StyleOptions],
 ) -> Figure:
     """Draw the bytes that all clients send and receive in a round, as means over all rounds.
@@ -144,7 +141,6 @@ def traffic(
     Args:
         runs: Runs, folders, a mapping of labels to them, or groups.
         by: Options to group by; default: all options that differ.
-        order: See `protofl.plots.curve`.
         **style: ``width`` and ``font``, see `bars`.
     """
     bytes_by_group = {
@@ -152,7 +148,7 @@ def traffic(
             "sent by clients": _mean(group, lambda row: row.upload_bytes),
             "received by clients": _mean(group, lambda row: row.download_bytes),
         }
-        for group in groups_in(runs, by, order)
+        for group in groups_in(runs, by)
     }
     largest = max(sum(parts.values()) for parts in bytes_by_group.values())
     factor, unit = next(((f, u) for f, u in UNITS if largest >= f), UNITS[-1])

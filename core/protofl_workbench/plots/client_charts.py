@@ -38,7 +38,6 @@ def clients(
     runs: Runs | Sequence[Group],
     *,
     by: str | Sequence[str] = (),
-    order: str | Sequence[str] = (),
     **style: Unpack[StyleOptions],
 ) -> Figure:
     """Draw the final accuracy of each client: a curve for each group, the worst client on the left.
@@ -49,13 +48,12 @@ def clients(
     Args:
         runs: Runs, folders, a mapping of labels to them, or groups.
         by: Options to group by; default: all options that differ.
-        order: See `protofl.plots.curve`.
         **style: ``width``: ``column``, ``page`` or inches; ``font``: ``serif`` or ``sans``.
 
     Raises:
         UsageError: A run has not recorded the accuracies: it has more than 1,000 clients.
     """
-    look, groups = Style(**style), groups_in(runs, by, order)
+    look, groups = Style(**style), groups_in(runs, by)
     places = [n if group.place is None else group.place for n, group in enumerate(groups)]
     trials = {g.label: [trial for trial in g.trials if trial.rows] for g in groups}
     labels = list(trials) if len(trials) > 1 else []

@@ -15,9 +15,7 @@ from protofl_workbench.comparing.run_groups import (
     Group,
     Runs,
     grouped,
-    in_order,
     no_rounds_error,
-    places_in,
     runs_by_label,
     with_score_of,
     without_copies,
@@ -57,7 +55,6 @@ def curve(
     x: str = "rounds",
     *,
     by: str | Sequence[str] = (),
-    order: str | Sequence[str] = (),
     band: str = "std",
     target: float | None = None,
     **style: Unpack[StyleOptions],
@@ -70,7 +67,6 @@ def curve(
             (``loss_terms.align``).
         x: ``rounds``, ``mb``, ``upload-mb``, ``seconds``, ``flops`` or ``virtual``.
         by: Options to group by; default: all options that differ.
-        order: Groups in the order in which they are shown and have their colours, see `groups_in`.
         band: Around the mean of the trials: ``std``, the population standard deviation;
             ``range``, from minimum to maximum; ``trials``, each trial as a line; or ``none``.
         target: A value of y at which a line is drawn; for an accuracy a share, 0.8.
@@ -86,7 +82,7 @@ def curve(
         UsageError: A figure or cost is not recorded, a name is unknown.
     """
     figure = figure_named(y)
-    groups = groups_in(runs, by, order)
+    groups = groups_in(runs, by)
     finite = [g for g in groups if not all(trial.never_finite(y) for trial in g.trials)]
     curves = {group.label: _curve_of(group, y, x) for group in finite or groups}
     return curve_chart(
@@ -151,9 +147,7 @@ def curve_chart(
     return made
 
 
-def groups_in(
-    runs: Runs | Sequence[Group], by: str | Sequence[str] = (), order: str | Sequence[str] = ()
-) -> list[Group]:
+def groups_in(runs: Runs | Sequence[Group], by: str | Sequence[str] = ()) -> list[Group]:
     """Return given groups, or group runs, without groups that have no round.
 
     The label of a group without a finished trial says how many rounds are done.
@@ -161,18 +155,14 @@ def groups_in(
     Args:
         runs: The groups or runs.
         by: Options to group by.
-        order: Names of groups in the order in which they are shown. The i-th name has colour i in
-            every figure with the same order, also in figures that lack some of the groups.
 
     Raises:
-        UsageError: No group has a round, or no group has a name of the order.
+        UsageError: No group has a round.
     """
     if isinstance(runs, Sequence) and runs and all(isinstance(each, Group) for each in runs):
         groups = runs = [each for each in runs if isinstance(each, Group)]
     else:
         groups = without_copies(grouped(runs, by), [])  # type: ignore[arg-type] # no groups
-    if order:
-        groups = in_order(groups, places_in((group.label for group in groups), order))
     there = [group for group in groups if any(trial.rows for trial in group.trials)]
     if not there:
         known = {} if groups is runs else runs_by_label(runs)  # type: ignore[arg-type]

@@ -33,19 +33,18 @@ _METADATA: dict[str, dict[str, Any]] = {
 }
 
 
-def save(figure: Figure, path: str | Path, *, transparent: bool = False) -> None:
+def save(figure: Figure, path: str | Path) -> None:
     """Write a figure in the format of the file name: .pdf, .png or .svg.
 
     Args:
         figure: The figure.
         path: The file, which is replaced if it exists.
-        transparent: Leave out the background.
 
     Raises:
         UsageError: The format is unknown, or the file cannot be written.
     """
     path = Path(path)
-    write_output(path, drawn(figure, format_of(path), transparent=transparent))
+    write_output(path, drawn(figure, format_of(path), transparent=False))
 
 
 def format_of(path: Path) -> str:
@@ -63,16 +62,15 @@ def format_of(path: Path) -> str:
     return kind
 
 
-def svg(figure: Figure, *, outlines: bool = True, transparent: bool = True) -> str:
-    """Return a figure as the text of an SVG element.
+def svg(figure: Figure, *, outlines: bool = True) -> str:
+    """Return a figure as the text of an SVG element without a background.
 
     Args:
         figure: The figure.
         outlines: Draw letters as shapes; otherwise they are text in a font of the reader.
-        transparent: Leave out the background.
     """
     parameters = {} if outlines else {"svg.fonttype": "none"}
-    text = drawn(figure, "svg", transparent=transparent, **parameters).decode("utf-8")
+    text = drawn(figure, "svg", transparent=True, **parameters).decode("utf-8")
     return text[text.index("<svg") :]
 
 

@@ -61,64 +61,33 @@ class Paper:
         return f"@{self.kind}{{{self.key},\n" + ",\n".join(fields) + "\n}\n"
 
 
-# --- reading BibTeX -------------------------------------------------------------------------------
+_HEAD = re.compile(r"@(\w+)\s*\{\s*([^\s,{}]+)\s*,")
+_FIELD = re.compile(r"([\w-]+)\s*=\s*\{(.*)\},?")
 
 
 def read_bibtex(text: str, file: str) -> list[Paper]:
-    """Return the entries of a BibTeX file, without comments, strings and preambles.
+    """Return the entries of a BibTeX file with a field in each line; ``%`` begins a comment.
 
     Args:
         text: The content.
         file: The file, for errors.
 
     Raises:
-        UsageError: An entry is not closed, lacks its key, or a value has no braces or quotes.
+        UsageError: A line of an entry has another form.
     """
-    found, place = [], 0
-    while (start := text.find("@", place)) >= 0:
-        head = re.compile(r"@(\w+)\s*\{\s*([^\s,{}]*)\s*,").match(text, start)
-        line = text.count("\n", 0, start) + 1
-        if text[text.rfind("\n", 0, start) + 1 : start].lstrip().startswith("%"):
-            place = start + 1
-            continue
-        if head is None:
+    found: list[Paper] = []
+    for block in re.split(r"^(?=@)", text, flags=re.MULTILINE)[1:]:
+        lines = [line.strip() for line in block.splitlines()]
+        head, *inner = [line for line in lines if line and not line.startswith("%")]
+        begins, fields = _HEAD.fullmatch(head), [*map(_FIELD.fullmatch, inner[:-1])]
+        if begins is None or not all(fields) or inner[-1:] != ["}"]:
             raise UsageError(
-                f"{file}: line {line} is not a BibTeX entry", do="write @KIND{KEY, FIELD = {…}}"
+                f"{file}: the entry {head} cannot be read",
+                "an entry is @KIND{KEY, then a line NAME = {VALUE}, for each field, then a line }",
             )
-        fields, place = _fields(text, head.end(), f"{file}: entry {head[2]} (line {line})")
-        if head[1].lower() not in ("comment", "string", "preamble"):
-            found.append(Paper(head[1].lower(), head[2], fields))
+        named = {field[1].lower(): field[2] for field in fields if field}
+        found.append(Paper(begins[1].lower(), begins[2], named))
     return found
-
-
-def _fields(text: str, place: int, where: str) -> tuple[dict[str, str], int]:
-    """Return the fields of an entry, and the place after its end."""
-    fields: dict[str, str] = {}
-    name = re.compile(r"[\s,]*([\w-]+)\s*=\s*")
-    while (field := name.match(text, place)) is not None:
-        fields[field[1].lower()], place = _value(text, field.end(), f"{where}, {field[1]}")
-    end = re.compile(r"[\s,]*\}").match(text, place)
-    if end is None:
-        raise UsageError(f"{where} is not closed", do="each field is NAME = {VALUE}")
-    return fields, end.end()
-
-
-def _value(text: str, place: int, where: str) -> tuple[str, int]:
-    """Return a value between balanced braces or quotes, or a number, and the place after it."""
-    number = re.compile(r"\d+").match(text, place)
-    if number is not None:
-        return number[0], number.end()
-    if text[place : place + 1] not in ("{", '"'):
-        raise UsageError(f"{where}: expected a value in braces or quotes")
-    depth, quoted = 0, text[place] == '"'
-    for at in range(place + quoted, len(text)):
-        letter = text[at]
-        if text[at - 1] == "\\" and letter in '{}"':
-            continue
-        depth += (letter == "{") - (letter == "}")
-        if (quoted and letter == '"' and depth == 0) or (not quoted and depth == 0):
-            return re.sub(r"\s+", " ", text[place + 1 : at]).strip(), at + 1
-    raise UsageError(f"{where}: the value is not closed")
 
 
 # --- the papers of plugins ------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""HTML pages about runs and reproductions: one file, without network access or required scripts.
+"""HTML pages about runs: one file, without network access or required scripts.
 
-Imports: comparing, data, errors, hooks, plots, recorded, records, reproductions, system.
+Imports: comparing, data, errors, hooks, plots, recorded, records, system.
 Start with ``page.py`` (`protofl.report`).
 """

@@ -14,10 +14,8 @@ from protofl_workbench.comparing.run_groups import (
     Labels,
     divergence,
     grouped,
-    in_order,
     label_notes,
     new_labels,
-    places_in,
     progress,
     with_labels,
     with_score_of,
@@ -55,7 +53,6 @@ def comparison_page(
     baseline: str = "",
     damaged: Sequence[str] = (),
     labels: Labels = (),
-    order: str | Sequence[str] = (),
     note: Callable[[str], None] = lambda line: None,
 ) -> Page:
     """Return the page of several runs.
@@ -67,7 +64,6 @@ def comparison_page(
         baseline: The baseline of differences; empty for the default one.
         damaged: A line for each run that is left out because its files are damaged.
         labels: New names of groups.
-        order: Names of groups in the order in which they are shown.
         note: Takes a line for each group with a new name.
 
     Raises:
@@ -77,8 +73,6 @@ def comparison_page(
     groups = [group for group in without_copies(grouped(list(runs)), notes) if group.trials]
     names = [group.label for group in groups]
     renamed = new_labels(labels, names)
-    if order:
-        groups = in_order(groups, places_in(names, order, renamed, notes))
     groups = with_labels(groups, renamed)
     for line in label_notes(renamed):
         note(line)

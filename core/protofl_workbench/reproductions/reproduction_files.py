@@ -141,22 +141,6 @@ def open_file(text: str, name: str, load: Load, seen: tuple[str, ...] = ()) -> F
     return replace(file, below=open_file(content, other, further, (*seen, name)))
 
 
-MOST_CELLS = 10_000
-
-
-def check_size(file: File, rows: int, columns: int) -> None:
-    """Check the number of cells of a reproduction before the cells are expanded.
-
-    Raises:
-        UsageError: There are more than `MOST_CELLS`.
-    """
-    if rows * columns > MOST_CELLS:
-        what = (
-            f"the reproduction has {rows * columns:,} cells ({rows:,} rows × {columns:,} columns)"
-        )
-        file.fail((), what, f"expected at most {MOST_CELLS:,}", "split it into several files")
-
-
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Merge tables key by key; `over` wins."""
     merged = dict(under)

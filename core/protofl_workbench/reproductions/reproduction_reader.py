@@ -28,7 +28,7 @@ from protofl_workbench.reproductions.reproduction import (
     published_figure,
 )
 from protofl_workbench.reproductions.reproduction_figures import READERS, UNITS
-from protofl_workbench.reproductions.reproduction_files import File, Load, check_size, open_file
+from protofl_workbench.reproductions.reproduction_files import File, Load, open_file
 
 OF_LINE = ("label", "group", "figure", "figures", "note", "published", "columns")
 
@@ -327,7 +327,6 @@ def _tuning(
 
 
 def _check_cells(file: File, reproduction: Reproduction) -> None:
-    check_size(file, len(reproduction.rows), len(reproduction.columns))
     for table, lines in (("rows", reproduction.rows), ("columns", reproduction.columns)):
         for line in lines.values():
             _check_files(file, (table, line.name), line.options, reproduction.files)

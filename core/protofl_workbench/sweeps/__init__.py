@@ -1,4 +1,4 @@
-"""Sweeps: runs over a grid of options, or over points that a search chooses.
+"""Sweeps: runs over a grid of options.
 
 Imports: batch, comparing, errors, recorded, records, runs, system.
 Start with ``sweep_interface.py`` (`protofl.sweep`).

@@ -1,9 +1,8 @@
-"""Axes of a sweep from ``--grid KEY=…``: values, or a range to search."""
+"""Axes of a sweep from ``--grid KEY=VALUE,…``."""
 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,11 +21,7 @@ from protofl.system.options.table import (
     validated,
 )
 
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
-_COLONS = re.compile(rf"({_NUMBER}):({_NUMBER})(:log)?")
-
-FORM = "KEY=VALUE,VALUE,… or, with --search, KEY=LOW..HIGH[:log]"
+FORM = "KEY=VALUE,VALUE,…"
 
 Point = Mapping[str, Any]
 """{key: value} of a point of the grid."""
@@ -38,51 +33,27 @@ class Axis:
 
     Attributes:
         key: Key as the user wrote it.
-        values: The values; empty for a range.
-        low: Lower end of the range.
-        high: Upper end of the range.
-        log: True to search on a logarithmic scale.
+        values: The values.
         owner: Plugin of the option as in ``--set``; empty for an option of the run.
         option: Name of the option.
     """
 
     key: str
     values: tuple[Any, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
-    log: bool = False
     owner: str = ""
     option: str = ""
 
     @property
-    def is_range(self) -> bool:
-        """True for a range."""
-        return not self.values
-
-    @property
-    def is_integer(self) -> bool:
-        """True if a range has only integers."""
-        return isinstance(self.low, int) and isinstance(self.high, int)
-
-    @property
-    def ends(self) -> tuple[Any, ...]:
-        """The values, or both ends of the range."""
-        return self.values or (self.low, self.high)
-
-    @property
     def text(self) -> str:
         """The text after ``KEY=``."""
-        if self.values:
-            return ",".join(map(str, self.values))
-        return f"{self.low}..{self.high}{':log' * self.log}"
+        return ",".join(map(str, self.values))
 
 
 def read_axes(texts: Iterable[str]) -> list[Axis]:
     """Return the axes of ``--grid``.
 
     Raises:
-        UsageError: An axis has another form, appears twice, has a value twice, or its range is
-            empty.
+        UsageError: An axis has another form, appears twice, or has a value twice.
     """
     axes: list[Axis] = []
     for text in texts:
@@ -98,24 +69,6 @@ def read_axes(texts: Iterable[str]) -> list[Axis]:
 
 
 def _axis(key: str, text: str) -> Axis:
-    if match := _RANGE.fullmatch(text):
-        low, high = _number(match[1]), _number(match[2])
-        if not low < high:
-            raise UsageError(f"--grid {key}={text}: expected LOW < HIGH")
-        if match[3] and low <= 0:
-            raise UsageError(
-                f"--grid {key}={text}: a logarithmic range starts above 0",
-                do="choose LOW > 0, or leave :log out",
-            )
-        return Axis(key, low=low, high=high, log=bool(match[3]))
-    if match := _COLONS.fullmatch(text):
-        range_ = f"{match[1]}..{match[2]}{match[3] or ''}"
-        raise UsageError(
-            f"--grid {key}={text} is neither a value nor a range",
-            "a range is LOW..HIGH[:log]",
-            f"write --search tpe --budget N --grid {key}={range_}, "
-            f"or values: --grid {key}=VALUE,VALUE,…",
-        )
     values = tuple(value.strip() for value in text.split(","))
     if not all(values):
         empty = "no value" if len(values) == 1 else "an empty value"
@@ -123,13 +76,6 @@ def _axis(key: str, text: str) -> Axis:
     if twice := [value for value in values if values.count(value) > 1]:
         raise UsageError(f"--grid {key}={text}: {twice[0]} appears twice")
     return Axis(key, values)
-
-
-def _number(text: str) -> float:
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
 
 
 # --- owners of options -----------------------------------------------------------------------
@@ -227,12 +173,7 @@ def _checked(axis: Axis) -> Axis:
     """Return an axis with converted values; options of plugins are checked later."""
     if axis.owner or axis.option in {"method", *CHOOSING}:
         return axis
-    values = [_value(axis, value) for value in axis.ends]
-    if axis.is_range:
-        if not all(isinstance(value, (int, float)) for value in values):
-            raise UsageError(f"--grid {axis.key}={axis.text}: {axis.key} is not a number")
-        low, high = values if isinstance(values[0], int) else map(float, values)
-        return replace(axis, low=low, high=high)
+    values = [_value(axis, value) for value in axis.values]
     for place, value in enumerate(values):
         if value in values[:place]:
             first = axis.values[values.index(value)]

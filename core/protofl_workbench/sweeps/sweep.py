@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -33,10 +33,6 @@ Figure = Literal["best", "final", "best-server", "final-server"]
 FIGURES: tuple[str, ...] = get_args(Figure)
 """Figures by which points can be compared: in the best round or in the last one."""
 
-Prune = Literal["median", "none"]
-PRUNES: tuple[str, ...] = get_args(Prune)
-"""Rules by which a search stops runs early."""
-
 
 @dataclass(frozen=True)
 class Sweep:
@@ -47,9 +43,6 @@ class Sweep:
         axes: The axes.
         trials: Runs of each point; seeds count up from the base's seed.
         figure: Figure by which points are compared.
-        search: ``tpe`` for a search; empty for all points of the grid.
-        budget: Number of points of a search.
-        prune: Rule by which a search stops runs early, one of `PRUNES`.
         runs: Folder of runs.
         where: Working folder at the start; relative paths refer to it.
     """
@@ -58,9 +51,6 @@ class Sweep:
     axes: list[Axis]
     trials: int = 1
     figure: str = "best"
-    search: str = ""
-    budget: int = 0
-    prune: str = "median"
     runs: Path = Path("runs")
     where: Path = field(default_factory=Path.cwd)
 
@@ -73,7 +63,7 @@ class Sweep:
     @property
     def points(self) -> int:
         """Number of points."""
-        return self.budget if self.search else number_of_points(self.axes)
+        return number_of_points(self.axes)
 
     @property
     def all_runs(self) -> int:
@@ -83,20 +73,6 @@ class Sweep:
     def grid_runs(self) -> list[BatchRun]:
         """Return the runs of all points of a grid."""
         return [self.run_at(point, seed) for point in points_of(self.axes) for seed in self.seeds]
-
-    def with_budget(self, budget: int) -> Sweep:
-        """Return the search with more points.
-
-        Raises:
-            UsageError: The sweep is not a search, or has more points already.
-        """
-        if not self.search:
-            raise UsageError("--budget: this sweep is not a search", do="leave it out")
-        if budget < self.budget:
-            raise UsageError(
-                f"--budget {budget}: the search has {self.budget} points already", do="give more"
-            )
-        return replace(self, budget=budget)
 
     def run_at(self, point: Point, seed: int) -> BatchRun:
         """Return the run of a point with a seed."""
@@ -108,8 +84,6 @@ class Sweep:
     def values(self) -> dict[str, Any]:
         """Return the content of ``sweep.toml``: options as in ``--config``, and two tables."""
         sweep_table: dict[str, Any] = {"trials": self.trials, "figure": self.figure}
-        if self.search:
-            sweep_table |= {"search": self.search, "budget": self.budget, "prune": self.prune}
         sweep_table |= {"runs": str(self.runs), "where": str(self.where)}
         grid = {axis.key: axis.text for axis in self.axes}
         return {**_as_config(self.base.options), "sweep": sweep_table, "grid": grid}
@@ -119,25 +93,14 @@ def check_sweep(sweep: Sweep, most: int = MOST) -> list[str]:
     """Check a sweep, and return notes for the user.
 
     Raises:
-        UsageError: The sweep has no axis, a range without a search, or too many runs.
+        UsageError: The sweep has no axis, or too many runs.
     """
     if not sweep.axes:
         raise UsageError(
             "no --grid is given", do="write --grid KEY=VALUE,VALUE; see: protofl sweep --help"
         )
-    ranges = [axis for axis in sweep.axes if axis.is_range]
-    if ranges and not sweep.search:
-        axis = ranges[0]
-        raise UsageError(
-            f"--grid {axis.key}={axis.text}: a range needs a search",
-            do=f"search it with --search tpe --budget N, or list values: --grid {axis.key}=A,B",
-        )
     if sweep.figure not in FIGURES:
         raise unknown("figure", sweep.figure, FIGURES)
-    if sweep.search not in ("", "tpe"):
-        raise unknown("search", sweep.search, ("tpe",))
-    if sweep.prune not in PRUNES:
-        raise unknown("rule --prune", sweep.prune, PRUNES)
     if bare := sweep.base.options.get("options", {}).get(""):
         raise UsageError(
             f"--set {next(iter(bare))}=…: the plugin of this option is unknown",
@@ -151,15 +114,11 @@ def check_sweep(sweep: Sweep, most: int = MOST) -> list[str]:
     runs = sweep.all_runs
     if runs > most:
         factors = [str(len(axis.values)) for axis in sweep.axes]
-        factors = [str(sweep.budget)] if sweep.search else factors
         raise UsageError(
             f"the sweep has {runs:,} runs ({' × '.join(factors)} points × {sweep.trials} trials), "
             f"expected at most {most:,}",
-            do=f"use fewer values or trials, --search tpe --budget N, or --most {runs}",
+            do=f"use fewer values or trials, or --most {runs}",
         )
-    if sweep.search and not ranges and number_of_points(sweep.axes) <= sweep.budget:
-        count = number_of_points(sweep.axes)
-        return [f"the grid has only {count} points: without --search each of them is run"]
     if sweep.points == 1:
         return ["the grid has one point: there is nothing to compare it with"]
     return []
@@ -242,9 +201,6 @@ def _read(values: dict[str, Any], file: str) -> Sweep:
         resolved_axes(axes, base),
         trials=int(sweep_table["trials"]),
         figure=str(sweep_table["figure"]),
-        search=str(sweep_table.get("search", "")),
-        budget=int(sweep_table.get("budget", 0)),
-        prune=str(sweep_table.get("prune", "median")),
         runs=Path(str(sweep_table["runs"])),
         where=Path(str(sweep_table["where"])),
     )

@@ -17,7 +17,6 @@ from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import CheckedRun
 from protofl_workbench.batch.batch_tasks import check_error
 from protofl_workbench.batch.run_batch import RunBatch
-from protofl_workbench.sweeps.search import Search, check_installed
 from protofl_workbench.sweeps.sweep import (
     Sweep,
     check_new_folder,
@@ -25,11 +24,9 @@ from protofl_workbench.sweeps.sweep import (
     load_sweep,
     write_sweep,
 )
-from protofl_workbench.sweeps.sweep_points import end_points
 from protofl_workbench.sweeps.sweep_results import (
     CSV,
     JSON,
-    PointResult,
     SweepResult,
     point_results,
 )
@@ -54,8 +51,7 @@ def plan_sweep(
         follow: Called with every event of the batch.
 
     Returns:
-        The runs with their steps and estimated seconds; for a search, whose points are not known
-        yet, the runs at the ends of its ranges.
+        The runs with their steps and estimated seconds.
 
     Raises:
         UsageError: A run cannot be done.
@@ -85,8 +81,6 @@ def start_sweep(
         UsageError: A run cannot be done, or the folder is in use; nothing has been started.
     """
     check_new_folder(folder, sweep)
-    if sweep.search:
-        check_installed()
     with ExitStack() as until, disk_errors():
         batch = until.enter_context(_batch(sweep, folder, at_once=at_once, follow=follow))
         checked = _checked(sweep, batch)
@@ -100,7 +94,6 @@ def resume_sweep(
     folder: Path,
     *,
     said: Iterable[str] = (),
-    budget: int | None = None,
     at_once: int | None = None,
     follow: events.Follow = events.ignore,
 ) -> tuple[Sweep, SweepResult]:
@@ -109,7 +102,6 @@ def resume_sweep(
     Args:
         folder: Folder of the sweep.
         said: Repeated options ``NAME.KEY=VALUE`` that need the user's consent.
-        budget: New number of points of a search; None to keep the number.
         at_once: Number of parallel runs, see `RunBatch`.
         follow: Called with every event of the batch.
 
@@ -126,9 +118,6 @@ def resume_sweep(
     sweep = replace(sweep, base=replace(sweep.base, said=again))
     with ExitStack() as until, disk_errors():
         until.enter_context(folder_lock(expand_user(folder).absolute(), "--resume"))
-        if budget is not None and budget != sweep.budget:
-            sweep = sweep.with_budget(budget)
-            write_sweep(folder, sweep)
         batch = until.enter_context(_batch(sweep, folder, at_once=at_once, follow=follow))
         return sweep, _execute(sweep, folder, batch, _checked(sweep, batch))
 
@@ -142,11 +131,7 @@ def _batch(sweep: Sweep, folder: Path, *, at_once: int | None, follow: events.Fo
 
 def _checked(sweep: Sweep, batch: RunBatch, *, measure: bool = False) -> list[CheckedRun]:
     """Plan the runs, and do the dry runs of unfinished ones."""
-    if sweep.search:
-        batch_runs = [sweep.run_at(point, sweep.seeds[0]) for point in end_points(sweep.axes)]
-    else:
-        batch_runs = sweep.grid_runs()
-    checked = batch.check_all(batch_runs, measure=measure)
+    checked = batch.check_all(sweep.grid_runs(), measure=measure)
     if (wrong := check_error(checked)) is not None:
         raise wrong
     without = [one for one in checked if not one.scores_server]
@@ -162,15 +147,6 @@ def _checked(sweep: Sweep, batch: RunBatch, *, measure: bool = False) -> list[Ch
 def _execute(
     sweep: Sweep, folder: Path, batch: RunBatch, checked: Sequence[CheckedRun]
 ) -> SweepResult:
-    lines: list[PointResult]
-    if sweep.search:
-        search = Search(sweep, folder)
-        on_gpu = any(one.device != "cpu" for one in checked)
-        alike = [checked[0].batch_run.request] * sweep.budget
-        batch.do(search, alike, on_gpu=on_gpu)
-        lines = search.lines()
-    else:
-        lines = point_results(sweep, batch.run_all(checked))
-    results = SweepResult(sweep.figure, lines, folder)
+    results = SweepResult(sweep.figure, point_results(sweep, batch.run_all(checked)), folder)
     results.write(folder)
     return results

@@ -25,9 +25,6 @@ def sweep(
     grid: Mapping[str, Any] | None = None,
     trials: int | None = None,
     figure: str | None = None,
-    search: str | None = None,
-    budget: int | None = None,
-    prune: str | None = None,
     out: str | Path | None = None,
     runs: str | Path | None = None,
     resume: str | Path | None = None,
@@ -38,23 +35,19 @@ def sweep(
     follow: events.Follow = events.ignore,
     **options: Any,  # noqa: ANN401 - as `protofl.run` takes them
 ) -> SweepResult:
-    """Run a grid of options, or search it, as ``protofl sweep`` does.
+    """Run a grid of options, as ``protofl sweep`` does.
 
     Existing runs in the folder of runs are not repeated.
 
     Args:
         method: A method; None if they are an axis.
-        grid: {option as for ``--grid``: values, or ``"LOW..HIGH[:log]"`` to search}.
+        grid: {option as for ``--grid``: values}.
         trials: Runs of each point, one for each seed; default: 1.
         figure: Accuracy by which points are compared: ``best`` (default), ``final``,
             ``best-server`` or ``final-server``, on validation samples if the runs have some.
-        search: ``tpe`` to let Optuna choose points; None to run all points.
-        budget: Number of points of a search.
-        prune: ``median`` (default) to stop runs of a search that are worse than half of the others
-            in the same round, or ``none``.
         out: Folder of the sweep; default: ``runs/sweeps/METHOD-MODELS-DATA-TIME``.
         runs: Folder of runs; default: ``runs``.
-        resume: An interrupted sweep; allows only ``budget``, ``at_once``, ``follow`` and ``set``.
+        resume: An interrupted sweep; allows only ``at_once``, ``follow`` and ``set``.
         most: Largest number of runs; default: 1,000.
         at_once: Number of parallel runs; None: one per core, 0: in this process (for classes).
         config: A TOML or JSON file with options of the runs; arguments override it.
@@ -75,38 +68,21 @@ def sweep(
         >>> [line.point for line in result.lines]
         [{'tau': '10'}, {'tau': '100'}]
     """
-    sweep_options: dict[str, Any] = {
-        "figure": figure,
-        "search": search,
-        "most": most,
-        "config": config,
-    }
-    sweep_options["prune"] = prune
+    sweep_options: dict[str, Any] = {"figure": figure, "most": most, "config": config}
     typed = {"method": method, "trials": trials, **options}
     if resume is not None:
         check_resume_options({**typed, **sweep_options, "grid": grid, "out": out, "runs": runs})
-        return _resumed(resume, set or {}, budget, at_once, follow)
+        said = [f"{key}={value}" for key, value in (set or {}).items()]
+        folder = expand_user(resume)
+        return sweep_execution.resume_sweep(folder, said=said, at_once=at_once, follow=follow)[1]
     named = name_classes({**typed, "set": set})
-    sweep_options |= {"runs": runs, "budget": budget, "extra": named.extra}
+    sweep_options |= {"runs": runs, "extra": named.extra}
     requested, _ = requested_sweep(named.typed, _texts(grid or {}), **sweep_options)
     if named.extra and at_once is None:
         at_once = 0
     with named.opened():
         folder = expand_user(out) if out is not None else sweep_execution.new_folder(requested)
         return sweep_execution.start_sweep(requested, folder, at_once=at_once, follow=follow)
-
-
-def _resumed(
-    folder: str | Path,
-    consent: Mapping[str, Any],
-    budget: int | None,
-    at_once: int | None,
-    follow: events.Follow,
-) -> SweepResult:
-    said = [f"{key}={value}" for key, value in consent.items()]
-    return sweep_execution.resume_sweep(
-        expand_user(folder), said=said, budget=budget, at_once=at_once, follow=follow
-    )[1]
 
 
 def requested_sweep(
@@ -116,9 +92,6 @@ def requested_sweep(
     config: str | Path | None = None,
     runs: str | Path | None = None,
     most: int | None = None,
-    search: str | None = None,
-    budget: int | None = None,
-    prune: str | None = None,
     figure: str | None = None,
     extra: Extra | None = None,
 ) -> tuple[Sweep, list[str]]:
@@ -130,9 +103,6 @@ def requested_sweep(
         config: A file with further options.
         runs: The folder of runs.
         most: Largest number of runs.
-        search: ``tpe``, or None.
-        budget: Number of points of a search.
-        prune: Rule by which a search stops runs early; None for the default.
         figure: Figure by which points are compared.
         extra: Classes of this program, which have names among the options.
 
@@ -141,25 +111,11 @@ def requested_sweep(
     """
     axes = read_axes(grid)
     request = read_request(typed, config=config, extra=extra)
-    sweep_options: dict[str, Any] = {
-        "figure": figure,
-        "search": search,
-        "budget": budget,
-        "prune": prune,
-    }
+    sweep_options: dict[str, Any] = {"figure": figure}
     options = dict(request.options)
     if "trials" in options:
         sweep_options["trials"] = validated("trials", options.pop("trials"))
         request = request.with_options(options)
-    if search and budget is None:
-        raise UsageError("--search needs --budget", do="write --budget N, the number of points")
-    if budget is not None and not search:
-        raise UsageError("--budget needs --search", do="add --search tpe")
-    if prune is not None and not search:
-        raise UsageError(
-            "--prune needs --search: a grid runs all of its points to the last round",
-            do="leave --prune out, or add --search tpe --budget N",
-        )
     sweep = Sweep(
         request,
         resolved_axes(axes, request),

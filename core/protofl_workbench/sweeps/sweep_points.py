@@ -1,20 +1,17 @@
-"""Points of a sweep: of a grid, or chosen by a search."""
+"""Points of a sweep."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from protofl.runs.request.plugin_names import name_plugins
 from protofl.runs.request.request import Request
 from protofl.system.options.parsing import merge_options
 from protofl.system.options.table import CHOOSING
 from protofl_workbench.sweeps.axes import Axis, Point
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
 
 
 def points_of(axes: Iterable[Axis]) -> list[Point]:
@@ -62,37 +59,3 @@ def shown(value: Any) -> str:  # noqa: ANN401 - options are of many types
     if isinstance(value, float):
         return f"{value:.4g}"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def end_points(axes: list[Axis]) -> list[Point]:
-    """Return points that check a search beforehand: every value, and both ends of every range."""
-    first = {axis.key: axis.ends[0] for axis in axes}
-    others = [{**first, axis.key: value} for axis in axes for value in axis.ends[1:]]
-    return [first, *others]
-
-
-def distribution_of(known: Any, axis: Axis) -> Any:  # noqa: ANN401 - Optuna's
-    """Return the Optuna distribution of an axis; ``known`` is its module."""
-    if axis.values:
-        return known.CategoricalDistribution(axis.values)
-    kind = known.IntDistribution if axis.is_integer else known.FloatDistribution
-    return kind(axis.low, axis.high, log=axis.log)
-
-
-def suggest_value(trial: Trial, axis: Axis) -> Any:  # noqa: ANN401 - options are of many types
-    """Return the value that Optuna suggests."""
-    if axis.values:
-        return trial.suggest_categorical(axis.key, list(axis.values))
-    if axis.is_integer:
-        trial.suggest_int(axis.key, int(axis.low), int(axis.high), log=axis.log)
-    else:
-        trial.suggest_float(axis.key, axis.low, axis.high, log=axis.log)
-    return point_value(axis, trial.params)
-
-
-def point_value(axis: Axis, params: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """Return the value of a point; numbers of a range are rounded to six digits."""
-    value = params[axis.key]
-    if axis.values or axis.is_integer:
-        return value
-    return min(max(float(f"{value:.6g}"), axis.low), axis.high)

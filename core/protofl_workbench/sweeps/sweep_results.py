@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.records.row import Row, frame_of
 from protofl.system.files.atomic import write_file, write_json
-from protofl.system.formatting import count
 from protofl_workbench.batch.batch_events import Outcome
 from protofl_workbench.comparing.figure_table import csv_text
 from protofl_workbench.sweeps.axes import Point
@@ -72,7 +71,7 @@ class PointRun:
 
     Attributes:
         seed: Seed.
-        state: ``finished``, ``failed``, ``stopped`` (by the search), or ``missing``.
+        state: ``finished``, ``failed``, or ``missing``.
         rounds: Finished rounds.
         folder: Run folder.
         figure: Result of `figure_of`.
@@ -112,10 +111,6 @@ class PointResult:
         if self.is_complete:
             return "finished"
         states = [run.state for run in self.runs]
-        if "stopped" in states:
-            run = self.runs[states.index("stopped")]
-            text = f"stopped after {count(run.rounds, 'round')}"
-            return text + f" of seed {run.seed}" * (len(states) > 1)
         numbers = {state: states.count(state) for state in ("failed", "missing", "finished")}
         if len(states) == 1:
             return next(state for state, number in numbers.items() if number)

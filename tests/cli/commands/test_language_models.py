@@ -32,7 +32,7 @@ def test_from_a_run_to_scores(cli, data_dir, tmp_path):
     assert "Final perplexity" in page and "lower is better" in page
     assert cli("export", "fedavg", "client.pt2").exit_code == 0
     (tmp_path / "new.txt").write_text("a class has methods and a function has none")
-    scored = cli("score", "client.pt2", "new.txt", "--trust-pickle", "--format", "json")
+    scored = cli("score", "client.pt2", "new.txt", "--trust-pickle", "--json")
     assert scored.exit_code == 0, scored.output
     (line,) = json.loads(scored.output)["samples"]
     predicted = record.predict(0, ["a class has methods and a function has none"])

@@ -99,7 +99,7 @@ def test_compare_report_export_and_score(name, cli, data_dir, tmp_path):
     record = pf.load_run("fedavg")
     raw = theirs_raw()[:3] if name == "diabetes" else record.plan.data.x[:3].numpy()
     np.save("new.npy", raw)
-    scored = cli("score", "client.pt2", "new.npy", "--trust-pickle", "--format", "json")
+    scored = cli("score", "client.pt2", "new.npy", "--trust-pickle", "--json")
     assert scored.exit_code == 0, scored.output
     lines = json.loads(scored.output)["samples"]
     predicted = record.predict(1, raw)
@@ -124,7 +124,7 @@ def test_new_labelled_data(name, cli, data_dir):
     data = record.plan.data
     raw = theirs_raw() if name == "diabetes" else data.x.numpy()
     np.savez("new.npz", x=raw[:50], y=data.targets[:50].numpy())
-    result = cli("evaluate", "fedavg", "new.npz", "--client", 0, "--format", "json")
+    result = cli("evaluate", "fedavg", "new.npz", "--client", 0, "--json")
     assert result.exit_code == 0, result.output
     overall = json.loads(result.output)["overall"]
     predicted, y = record.predict(0, raw[:50]), data.targets[:50]

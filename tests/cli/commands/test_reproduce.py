@@ -85,7 +85,7 @@ def test_the_screen_shows_ours_and_the_published(done, cli):
     assert "2 rounds" in shown.output and "protofl's splits of seed 0" in shown.output
 
 
-@pytest.mark.parametrize("form", ["screen", "md", "csv", "tex", "json", "html", "png"])
+@pytest.mark.parametrize("form", ["screen", "md", "csv", "json", "png"])
 def test_every_format_says_that_the_data_are_others(done, cli, few, tmp_path, monkeypatch, form):
     folder, words, result = done
     drawn = []
@@ -197,7 +197,7 @@ def test_trackers_follow_its_runs_under_its_name(done, cli, tmp_path):
 
 def test_files(done, cli, tmp_path):
     folder, words, result = done
-    for form in ("md", "csv", "tex", "json"):
+    for form in ("md", "csv", "json"):
         out = tmp_path / f"table.{form}"
         shown = cli("reproduce", folder / "table.toml", "--no-run", "--out", out, *words)
         assert shown.exit_code == 0 and out.stat().st_size > 100, shown.output

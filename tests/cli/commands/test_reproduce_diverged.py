@@ -127,16 +127,12 @@ def test_the_best_of_the_rounds_that_were_finished(broken):
 
 
 @pytest.mark.slow
-def test_it_is_marked_wherever_it_is_shown(broken, reproductions, cli, tmp_path):
+def test_it_is_marked_wherever_it_is_shown(broken, reproductions, cli):
     mean = f"{broken['fickle', 'a'].mean:.1f}"
     marked = f"{mean} (2 of 4 rounds, diverged)"
     note = "'x' with NaN or infinity in round 2"
-    for form in ("md", "tex"):
-        text = as_text(broken, form)
-        assert marked in text and note in text
-    pf.report(broken, tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text(encoding="utf-8").replace("&#39;", "'")
-    assert marked in page and note in page and "1 of 2 cells" in page
+    text = as_text(broken, "md")
+    assert marked in text and note in text
     first = next(csv.DictReader(as_text(broken, "csv").splitlines()))
     cell = json.loads(as_text(broken, "json"))["cells"][0]
     for record in (first, cell):

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from protofl_cli.app import app
 
-SCORE = ["--format", "json", "--trust-pickle"]
+SCORE = ["--json", "--trust-pickle"]
 rng = np.random.default_rng(0)
 Y = np.arange(60) % 3
 IMAGES = rng.integers(0, 80, (60, 8, 8), dtype=np.uint8) + (60 * Y)[:, None, None].astype(np.uint8)

@@ -239,7 +239,7 @@ def test_from_a_file_to_scores_of_new_rows(tmp_path, ending):
     assert code == 0 and "statistics of each client's training rows" in output
     code, output = command("score", bundle, new, "--format", "csv")
     assert code == 0, output
-    done = CliRunner().invoke(app, ["score", str(bundle), str(new), "--format", "json"])
+    done = CliRunner().invoke(app, ["score", str(bundle), str(new), "--json"])
     lines = json.loads(done.stdout)["samples"]
     recorded = pf.load_run(run)
     scores = recorded.scorer(1).scores(recorded.plan.data.x[:30])

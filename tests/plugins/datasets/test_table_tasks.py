@@ -61,7 +61,7 @@ def test_a_column_of_numbers_from_a_file_to_scores(tmp_path):
     bundle = tmp_path / "client.pt2"
     code, output = command("export", tmp_path / "run", bundle, "--client", "1")
     assert code == 0 and "outputs dose" in output
-    words = ["score", bundle, table, "--trust-pickle", "--format", "json"]
+    words = ["score", bundle, table, "--trust-pickle", "--json"]
     lines = json.loads(CliRunner().invoke(app, [*map(str, words)]).stdout)["samples"]
     predicted = recorded.predict(1, table).tolist()
     assert [float(line["number"]) for line in lines] == pytest.approx(predicted, rel=1e-4)

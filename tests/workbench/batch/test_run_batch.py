@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from runtime_toys import install, train, without_times
 from slowness import quick
-from sweep_toys import BATCHES, Halted, Scaled, records, request_of, wanted
+from sweep_toys import BATCHES, Halted, Scaled, is_round, records, request_of, wanted
 from written_records import seal
 
 import protofl as pf
@@ -21,7 +21,6 @@ from protofl.backends import Plan
 from protofl.errors import Diverged, Refused
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_tasks import (
-    OrderedRuns,
     check_error,
     shared_cores,
     with_hosts,
@@ -65,7 +64,7 @@ def test_what_is_finished_is_not_trained_again(tmp_path):
     again = here(tmp_path, [wanted("b", lr=0.2), wanted("c", lr=0.3)], told.append)
     assert [o.reused for o in first + again] == [False, False, True, False]
     assert again[0].folder == first[1].folder
-    assert {e.batch_run.name for e in told if events.is_round(e)} == {"c"}
+    assert {e.batch_run.name for e in told if is_round(e)} == {"c"}
 
 
 def test_a_run_that_was_killed_before_its_end_is_finished(tmp_path):
@@ -124,7 +123,7 @@ def test_all_rounds_without_the_evaluation_of_a_last_one_are_not_finished(tmp_pa
     seen = []
 
     def halt(event):
-        seen.extend([event] * events.is_round(event))
+        seen.extend([event] * is_round(event))
         if len(seen) == 3:
             raise Halted
 
@@ -135,37 +134,6 @@ def test_all_rounds_without_the_evaluation_of_a_last_one_are_not_finished(tmp_pa
         assert not batch.check_all([short])[0].finished
     (outcome,) = here(tmp_path, [short])
     assert [row["evaluated"] > 0 for row in outcome.run.rows] == [False, True, True]
-
-
-class Stopping(OrderedRuns):
-    """Stops every run as soon as it can."""
-
-    def __init__(self, checked):
-        super().__init__(checked)
-        self.asked = []
-
-    def should_continue(self, batch_run, row, rounds):
-        self.asked.append((row.round, rounds))
-        return False
-
-
-def test_a_resumed_run_is_not_stopped_within_its_finished_rounds(tmp_path):
-    """So the rounds after which it is stopped are those in its folder."""
-    seen, long = [], wanted("long", rounds=5)
-
-    def halt(event):
-        seen.extend([event] * events.is_round(event))
-        if len(seen) == 3:
-            raise Halted
-
-    with pytest.raises(Halted):
-        here(tmp_path, [long], halt)
-    with RunBatch(tmp_path, at_once=0) as batch:
-        source = Stopping(batch.check_all([long]))
-        batch.do(source, [long.request])
-    (outcome,) = source.outcomes.values()
-    assert source.asked == [(0, 5), (1, 5), (2, 5)]
-    assert outcome.state == "stopped" and len(outcome.run.rows_of(0)) == 3
 
 
 def test_a_run_stopped_before_its_first_round_has_its_folder_when_it_fails_later(tmp_path):
@@ -203,8 +171,8 @@ def test_interrupted_at_any_moment_it_goes_on_to_the_same(tmp_path, moment):
 
     def halt(event):
         nonlocal seen
-        seen += events.is_round(event)
-        if seen == moment and events.is_round(event):
+        seen += is_round(event)
+        if seen == moment and is_round(event):
             raise Halted
 
     with pytest.raises(Halted):
@@ -214,7 +182,7 @@ def test_interrupted_at_any_moment_it_goes_on_to_the_same(tmp_path, moment):
     told = []
     on = here(tmp_path / "halted", both, told.append)
     assert records(on) == records(whole)
-    new = [e for e in told if events.is_round(e) and not e.before]
+    new = [e for e in told if is_round(e) and not e.before]
     assert len(new) == 4 - moment
 
 
@@ -357,7 +325,7 @@ def test_interrupted_runs_in_processes_end_and_keep_their_rounds(tmp_path, kille
     seen = set()
 
     def halt(event):
-        if events.is_round(event):
+        if is_round(event):
             seen.add(event.batch_run.name)
         if len(seen) == 2:
             raise Halted

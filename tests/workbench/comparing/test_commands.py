@@ -111,7 +111,7 @@ def test_pictures_of_one_run(cli, runs, tmp_path, kind):
         ("plot bar runs", "unknown kind of picture 'bar'\n       did you mean 'bars'"),
         ("plot bars runs --x mb", "bars has no option --x\n       it belongs to curve"),
         ("plot differences runs --baseline fedtpg", "did you mean 'fedtgp'"),
-        ("plot split runs --label a", "split has no options --group-by, --label and --order"),
+        ("plot split runs --label a", "split has no options --group-by and --label"),
         ("plot curve runs --label a", "expected GROUP=TEXT\n       groups: fedproto; fedtgp"),
         ("plot curve runs --label a --label b", "write: --label fedproto=a"),
         (
@@ -122,6 +122,7 @@ def test_pictures_of_one_run(cli, runs, tmp_path, kind):
         ("plot curve runs --out x.gif", "cannot be written as .gif"),
         ("plot curve runs --out no/x.png", "its folder does not exist"),
         ("plot curve runs --width 100", "1 to 40 inches"),
+        ("plot bars runs --band std", "bars has no option --band"),
         ("plot curve nowhere", "nowhere is not a run folder"),
         ("plot curve runs --y accuracie", "did you mean accuracy"),
         ("compare runs --baseline fedtpg", "did you mean 'fedtgp'"),

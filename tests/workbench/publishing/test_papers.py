@@ -118,28 +118,31 @@ def test_a_bibliography_can_be_read_again():
         }
 
 
-def test_values_have_braces_quotes_or_digits():
+def test_values_may_have_braces():
     text = """
     % a comment about a@b.org
-    @comment{x, title = {no}}
-    @Article{key, TITLE = "A {"}quoted{"} title", year = 2020,
-      author = {{The Team} and M{\\"u}ller, Ann},}
-    """
+@Article{key,
+  TITLE={A {"}quoted{"} title},
+  % by a team
+  author = {{The Team} and M{\\"u}ller, Ann}
+}
+"""
     (paper,) = read_bibtex(text, "x.bib")
-    assert paper.kind == "article" and paper.fields["year"] == "2020"
+    assert (paper.kind, paper.key) == ("article", "key")
     assert paper.fields["title"] == 'A {"}quoted{"} title'
+    assert paper.fields["author"] == '{The Team} and M{\\"u}ller, Ann'
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    "text",
     [
-        ("@article{key, title = {open", "the value is not closed"),
-        ("@article{key, title = word}", "in braces or quotes"),
-        ("@article{key, title = {x}", "is not closed"),
-        ("\n@article key", "line 2 is not a BibTeX entry"),
+        "@article{key,\ntitle = {open",
+        "@article{key,\ntitle = word\n}",
+        "@article{key,\ntitle = {x}",
+        "@article key",
+        "@article{key, title = {x}}",
     ],
 )
-def test_a_damaged_file_is_refused_with_its_place(text, says):
-    with pytest.raises(pf.UsageError, match=re.escape(says)) as found:
+def test_a_damaged_file_is_refused_with_its_place(text):
+    with pytest.raises(pf.UsageError, match=r"x\.bib: the entry @article.* cannot be read"):
         read_bibtex(text, "x.bib")
-    assert "x.bib" in str(found.value)

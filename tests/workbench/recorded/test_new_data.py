@@ -141,7 +141,7 @@ def test_the_command(wine, tmp_path):
     assert done.exit_code == 0, done.output
     assert "majority guess" in done.stdout and "over clients" in done.stdout
     expected = run.evaluate(tmp_path / "new.npz", [0, 1])
-    values = json.loads(CliRunner().invoke(app, [*words, "--format", "json"]).stdout)
+    values = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert values["clients"] == [pytest.approx(expected.clients[1])]
     [line, whole] = csv.DictReader(
         io.StringIO(CliRunner().invoke(app, [*words, "--format", "csv"]).stdout)

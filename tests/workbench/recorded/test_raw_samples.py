@@ -98,7 +98,7 @@ def test_exported_files_take_raw_samples(case, ending, tmp_path):
     else:
         files = [tmp_path / "raw.npy"]
         np.save(files[0], x)
-    words = ["score", file, *files, "--trust-pickle", "--format", "json"]
+    words = ["score", file, *files, "--trust-pickle", "--json"]
     done = CliRunner().invoke(app, [*map(str, words)])
     assert done.exit_code == 0, done.output
     found = [line["class"] for line in json.loads(done.stdout)["samples"]]

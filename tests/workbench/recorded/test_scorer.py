@@ -46,7 +46,7 @@ def test_files_are_scored_as_the_run_predicts(run, tmp_path, ending):
     np.save(tmp_path / "some.npy", x)
     np.savez(tmp_path / "more.npz", x_test=x[:3], y_test=np.zeros(3, np.int64))
     words = (bundle, tmp_path / "some.npy", tmp_path / "more.npz", "--trust-pickle")
-    done = score(*words, "--format", "json")
+    done = score(*words, "--json")
     assert done.exit_code == 0, done.output
     lines = json.loads(done.output)["samples"]
     expected = classes_of(run, x)
@@ -70,7 +70,7 @@ def test_an_image_is_brought_to_the_form_of_the_data(run, bundle, tmp_path):
     assert torch.equal(client.samples_in(tmp_path / "same.png"), torch.from_numpy(x)[None])
     image.resize((60, 40)).save(tmp_path / "larger.png")
     assert client.samples_in(tmp_path / "larger.png").shape == (1, channels, *size)
-    done = score(bundle, tmp_path / "same.png", "--trust-pickle", "--format", "json")
+    done = score(bundle, tmp_path / "same.png", "--trust-pickle", "--json")
     [line] = json.loads(done.output)["samples"]
     assert line["class"] == classes_of(run, x[None])[0]
 

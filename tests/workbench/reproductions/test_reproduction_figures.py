@@ -154,7 +154,7 @@ def test_conditions_that_are_not_the_published_ones(result):
     text = conditions_of(part, theirs)
     assert text.endswith("data cifar10 (subset 0.1) in place of cifar10")
     unlike = replace(result, conditions=text)
-    for form in ("md", "csv", "tex", "json"):
+    for form in ("md", "csv", "json"):
         assert "(subset 0.1) in place of" in as_text(unlike, form)
     ((_, figure),) = reproduction_pictures.figures_of(unlike)
     assert "(subset 0.1) in place of" in figure.get_supxlabel().replace("\n", " ")
@@ -188,7 +188,6 @@ def test_a_mark_stands_after_our_figure():
 def test_derived_figures_are_not_called_published(result):
     derived = replace(result, reproduction=replace(result.reproduction, derived=True))
     assert "ours / derived / difference in points" in as_text(derived, "md")
-    assert "Grey: derived" in as_text(derived, "tex")
     assert "ours / published / difference in points" in as_text(result, "md")
 
 
@@ -214,15 +213,6 @@ def test_comma_separated_and_json_hold_the_numbers(result):
     )
     cells = json.loads(as_text(result, "json"))["cells"]
     assert cells[2]["published"] == 50.0 and cells[2]["trials"] == 1
-
-
-def test_latex(result):
-    lines = as_text(result, "tex").splitlines()
-    assert r" & \multicolumn{2}{c}{Group} \\" in lines
-    assert r" & 10 \% & $\tau$ = 1 \\" in lines
-    assert r"A\_1 & 51.0$\pm$1.0 & -- \\" in lines
-    assert r" & \textcolor{gray}{\footnotesize 50.5$\pm$0.2 (+0.5)} &  \\" in lines
-    assert lines.count(r"\midrule") == 1 and r"\begin{tabular}{lcc}" in lines
 
 
 def test_what_a_cell_is_read_from_may_name_its_column():

@@ -194,15 +194,6 @@ def test_a_mistake_is_told_with_its_file(written, right, wrong, what, near):
     assert near in found.value.near
 
 
-def test_cells_are_counted_before_they_are_expanded(tmp_path):
-    rows = "".join(f"r{n} = {{ published = false }}\n" for n in range(101))
-    columns = "".join(f"c{n} = {{ seed = {n} }}\n" for n in range(100))
-    path = tmp_path / "big.toml"
-    path.write_text(f'title = "big"\n[columns]\n{columns}[rows]\n{rows}')
-    with pytest.raises(UsageError, match=r"big\.toml: .* 10,100 cells \(101 rows × 100 columns\)"):
-        reproduction_of_file(path)
-
-
 def test_a_mistake_in_a_file_that_is_extended_names_that_one(written):
     with pytest.raises(UsageError, match=r"base\.toml, options\.client: unknown option 'client'"):
         reproduction_of_file(written(base=BASE.replace("clients = 20", "client = 20")))

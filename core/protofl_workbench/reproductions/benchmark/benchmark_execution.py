@@ -16,7 +16,6 @@ from typing import Any
 from protofl.errors import Diverged, ProtoflError, UsageError, unknown
 from protofl.federation import events as of_rounds
 from protofl.hooks.discovery.registry import installed
-from protofl.records.row import Row
 from protofl.system.files.home import expand_user
 from protofl.system.options.plugin_options import Config
 from protofl_workbench.batch import batch_events as events
@@ -237,10 +236,6 @@ class Entries:
                 return run
             self._close(entry)
         return None
-
-    def should_continue(self, batch_run: BatchRun, row: Row, rounds: int) -> bool:
-        """Return True: no run is stopped early, so that budgets are equal."""
-        return True
 
     def run_ended(self, outcome: Outcome) -> None:
         """Pass an outcome to its entry."""

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from small_benchmark import SMALL
+from sweep_toys import is_round
 
 import protofl as pf
 from protofl.errors import Diverged
@@ -130,7 +131,7 @@ def test_a_finished_entry_is_read_and_a_lost_record_is_made_from_its_runs(
     file.unlink()
     run_benchmark(small, change, tmp_path / "runs", at_once=0, follow=follow)
     assert len(started(found)) == 5
-    assert not [event for event in found if events.is_round(event) and not event.before]
+    assert not [event for event in found if is_round(event) and not event.before]
     assert file.read_text(encoding="utf-8") == before
 
 

@@ -1,4 +1,4 @@
-"""Tests of the order and colours of groups, and of figures in the width of a paper."""
+"""Tests of the colours of groups, and of figures in the width of a paper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 import protofl as pf
 from protofl_cli.app import app
-from protofl_workbench.comparing.run_groups import places_in
 from protofl_workbench.plots.style import (
     COLOURS,
     HATCHES,
@@ -26,7 +25,6 @@ from protofl_workbench.plots.style import (
 
 FLAT = [[[0.1, 0.3], [0.4, 0.6], [0.7, 0.9]], [[0.2, 0.4], [0.3, 0.5], [0.8, 1.0]]]
 METHODS = ("fedproto", "fedtgp", "local", "fedavg")
-ORDER = "local,fedavg,fedproto,fedtgp,fedgh"
 
 
 @pytest.fixture
@@ -47,89 +45,13 @@ def colours(figure):
     }
 
 
-def bar_colours(figure):
-    names = [text.get_text() for text in axes(figure).get_yticklabels()]
-    bars = [bar for bar in axes(figure).patches if bar.get_width()]
-    return {n: to_hex(bar.get_facecolor()) for n, bar in zip(names, bars, strict=True)}
-
-
-@pytest.mark.parametrize(
-    ("order", "places"),
-    [
-        ("", {"local": 0, "fedtgp, tau=1": 1, "fedtgp, tau=10": 2, "fedavg": 3}),
-        ("fedavg", {"fedavg": 0, "local": 1, "fedtgp, tau=1": 2, "fedtgp, tau=10": 3}),
-        ("x,fedtgp,local", {"fedtgp, tau=1": 1, "fedtgp, tau=10": 3, "local": 2, "fedavg": 4}),
-        ("fedtgp, tau=10,local", {"fedtgp, tau=10": 0, "local": 1, "fedtgp, tau=1": 2,
-                                  "fedavg": 3}),
-        (["FedAvg", "local"], {"fedavg": 0, "local": 1, "fedtgp, tau=1": 2, "fedtgp, tau=10": 3}),
-    ],
-)  # fmt: skip
-def test_places(order, places):
-    names = ["local", "fedtgp, tau=1", "fedtgp, tau=10", "fedavg"]
-    notes = []
-    found = places_in(names, order, {"fedavg": "FedAvg"}, notes)
-    assert found == places and [*found] == [*places]
-    assert notes == ["order: no group is called x, so no group has its colour"] * ("x" in order)
-
-
-@pytest.mark.parametrize(
-    ("order", "what"),
-    [
-        ("fedtpg", "unknown group 'fedtpg'"),
-        ("local,,fedavg", "a name is empty"),
-        ("local,local", "'local' is given twice"),
-    ],
-)
-def test_other_orders_are_refused(order, what):
-    with pytest.raises(pf.UsageError, match=what):
-        places_in(["local", "fedtgp"], order)
-
-
-def test_a_method_has_one_colour_in_all_figures(runs):
-    """Also in figures of other methods, other kinds, and other orders of the runs."""
-    every = colours(pf.plots.curve([*runs.values()], order=ORDER))
-    assert [*every] == ["local", "fedavg", "fedproto", "fedtgp"]
-    assert [*every.values()] == [*COLOURS[:4]]
-    some = [runs["fedtgp"], runs["local"]]
-    for make in (pf.plots.curve, pf.plots.clients):
-        assert colours(make(some, order=ORDER)) == {m: every[m] for m in ("local", "fedtgp")}
-    assert bar_colours(pf.plots.bars(some, order=ORDER)) == {
-        m: every[m] for m in ("local", "fedtgp")
-    }
-    assert colours(pf.plots.curve(some)) != {m: every[m] for m in ("fedtgp", "local")}
-
-
 def test_a_group_that_a_figure_lacks_does_not_move_the_colours(runs, write):
-    """Without an order too: the loss of the first group was never finite."""
+    """The loss of the first group was never finite."""
     file = runs["fedproto"] / "metrics.jsonl"
     file.write_text(re.sub(r'"train_loss": [^,}]+', '"train_loss": null', file.read_text()))
     each = [*runs.values()]
     accuracy, loss = colours(pf.plots.curve(each)), colours(pf.plots.curve(each, "loss"))
     assert "fedproto" not in loss and loss == {m: accuracy[m] for m in loss}
-
-
-@pytest.mark.slow
-def test_commands_take_an_order(runs, tmp_path):
-    folders = [str(folder) for folder in runs.values()]
-    run = CliRunner().invoke
-    made = run(app, ["compare", *folders, "--order", "local,fedtgp", "--format", "csv"])
-    assert made.exit_code == 0, made.output
-    shown = re.findall(r"\b(fedproto|fedtgp|local|fedavg)\b", made.stdout)
-    assert [*dict.fromkeys(shown)] == ["local", "fedtgp", "fedproto", "fedavg"]
-    page = tmp_path / "page.html"
-    made = run(app, ["report", *folders, "--out", str(page), "--order", ORDER,
-                     "--label", "local=No federation"])  # fmt: skip
-    assert made.exit_code == 0, made.output
-    assert "no group is called fedgh" in page.read_text()
-    out = tmp_path / "c.svg"
-    made = run(app, ["plot", "curve", *folders[:2], "--out", str(out), "--order", ORDER])
-    assert made.exit_code == 0, made.output
-    assert "order: no group is called local, so no group has its colour" in made.output
-    assert COLOURS[2] in out.read_text() and COLOURS[0] not in out.read_text()
-    refused = run(app, ["plot", "curve", *folders, "--order", "fedtpg", "--force"])
-    assert refused.exit_code == 2 and "did you mean 'fedtgp'" in refused.stderr
-    refused = run(app, ["report", folders[0], "--order", "local", "--out", str(page), "--force"])
-    assert refused.exit_code == 2 and "--order sorts the groups of several runs" in refused.stderr
 
 
 def luminance_and_chroma(colour, matrix):
