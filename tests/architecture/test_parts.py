@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import textwrap
@@ -86,3 +87,18 @@ def test_each_part_of_ci_has_checks_beside_the_slow_tests():
     _, *parts = script.split("\nif chosen ")
     assert [part[0] for part in parts] == ["1", "2", "3", "4"]
     assert all("/bin/pytest" in part for part in parts)
+
+
+@pytest.mark.parametrize("file", [".ci/run", ".github/workflows/tests.yml"])
+def test_ci_names_tests_that_exist(file):
+    found = re.findall(r"(?<![\w/$])(?:tests|plugins)/[\w./{,}]+", (ROOT / file).read_text("utf-8"))
+    paths = [path for word in found for path in spelled_out(word)]
+    assert paths and [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def spelled_out(word):
+    """Return the words that a shell makes of ``a{b,c}d``."""
+    before, opening, rest = word.partition("{")
+    between, _, after = rest.partition("}")
+    each = between.split(",") if opening else [""]
+    return [before + one + after for one in each]

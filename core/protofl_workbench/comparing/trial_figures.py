@@ -212,53 +212,26 @@ def accuracies_by_client(trial: Trial) -> dict[str, float]:
     """
     evaluations = [row.client_accuracies for row in trial.rows if row.client_accuracies]
     if not evaluations:
-        raise _no_clients(trial)
+        raise UsageError(
+            f"{trial.name} has no accuracy of each client",
+            do="runs record them if they have at most 1,000 clients",
+        )
     return {client: float(accuracy) for client, accuracy in evaluations[-1].items()}
 
 
-def client_accuracies(trial: Trial, when: str = "final") -> Floats:
-    """Return the accuracies of the clients of a trial in ascending order.
-
-    Args:
-        trial: The trial.
-        when: ``final``, ``best`` or ``validation``.
-
-    Raises:
-        UsageError: The accuracies are not recorded.
-    """
-    each = trial.each(
-        lambda row: np.sort(np.array([*row.client_accuracies.values()], dtype=np.float64))
-    )
-    known = [values for values in each if len(values)]
-    result = known[-1] if known and when == "final" else np.empty(0)
-    if when != "final":
-        result = each[chosen_place(trial, when)]
-    if not len(result):
-        raise _no_clients(trial)
-    return result
-
-
-def _no_clients(trial: Trial) -> UsageError:
-    return UsageError(
-        f"{trial.name} has no accuracy of each client",
-        do="runs record them if they have at most 1,000 clients",
-    )
-
-
-def accuracies_by_rank(trials: Iterable[Trial], when: str = "final") -> Floats:
-    """Return the accuracies of clients by their rank within each trial, [trials, clients].
+def accuracies_by_rank(trials: Iterable[Trial]) -> Floats:
+    """Return the last accuracies of clients by their rank within each trial, [trials, clients].
 
     Column 0 has the worst client of each trial. If trials have different numbers of clients, longer
     ones are read at the shares of the shortest.
 
     Args:
         trials: The trials.
-        when: ``final``, ``best`` or ``validation``.
 
     Raises:
         UsageError: The accuracies are not recorded.
     """
-    each = [client_accuracies(trial, when) for trial in trials]
+    each = [sorted(accuracies_by_client(trial).values()) for trial in trials]
     share = shares_of(min(map(len, each)))
     return np.stack([np.interp(share, shares_of(len(values)), values) for values in each])
 

@@ -39,12 +39,3 @@ class CalibrationError:
     def value(self, counts: Tensor) -> Tensor:
         """Return ECE = Σ_m |B_m|/n · |acc(B_m) − conf(B_m)| (Eq. 5); NaN without samples."""
         return (counts[:, 2] - counts[:, 1]).abs().sum() / counts[:, 0].sum()
-
-
-class Calibration(CalibrationError):
-    """Samples, sum of confidence and right predictions in each interval of confidence."""
-
-    @pf.hookimpl
-    def value(self, counts: Tensor) -> Tensor:
-        """Return the counts themselves, [M, 3]; ``protofl plot calibration RUNS`` draws them."""
-        return counts

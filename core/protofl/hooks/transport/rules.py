@@ -81,7 +81,7 @@ def refused_upload(client: int, round: int, fault: Fault) -> RunFailure:
         "names": f"declare it in the method's uploads, or {skip}",
         "size": f"raise --upload-limit, or {skip}",
         "missing": f"declare it optional in the method's upload_rules, or {skip}",
-        "shape": f"declare shapes that may vary in the method's upload_rules, or {skip}",
+        "shape": f"declare a dimension that varies in the method's uploads (pf.Key), or {skip}",
     }
     kind = Diverged if fault.rule in ("finite", "bound") else RunFailure
     what = f"client {client} sent {fault.problem} in round {round}"

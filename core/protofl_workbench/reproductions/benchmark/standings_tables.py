@@ -1,4 +1,4 @@
-"""Cells of standings, which pages in Markdown and HTML, cards and the terminal show alike."""
+"""Cells of standings, which pages and the terminal show alike."""
 
 from __future__ import annotations
 
