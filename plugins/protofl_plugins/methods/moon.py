@@ -35,6 +35,7 @@ class MOON:
     class Config(weights.ModelSharingConfig, pf.VariantConfig):
         """Options, with the paper's symbols; shared: aggregate, buffers."""
 
+        official = {"drop_last": True}
         deviations = {
             "first": pf.Deviation(
                 "Eq. 3",
