@@ -28,7 +28,7 @@ def official_table() -> str:
                 f"[{method}]({method}.md)",
                 _source(row),
                 f"{row['rounds']} rounds, {row['clients']} clients" if ran else row["how"],
-                f"{row['difference']:.1e}" if ran else "",
+                _difference(row) if ran else "",
                 f"{row['moved']:g}" if ran else "",
                 _remarks(row),
             )
@@ -51,12 +51,16 @@ def official_line(method: str) -> str:
         text = (
             f"`variant=official` was run beside {_source(row)} for {row['rounds']} rounds with "
             f"{row['clients']} clients: the largest difference of a client's weight is "
-            f"{row['difference']:.1e}, and weights moved by up to {row['moved']:g}"
+            f"{_difference(row)}, and weights moved by up to {row['moved']:g}"
         )
     else:
         text = f"`variant=official` was not run beside {_source(row)}: {row['how']}"
     remarks = _remarks(row)
     return f"{text} ([all methods](index.md#published-code)). {remarks}".strip()
+
+
+def _difference(row: dict[str, Any]) -> str:
+    return f"{row['difference']:.1e}" if row["difference"] else "0"
 
 
 def _source(row: dict[str, Any]) -> str:
