@@ -22,6 +22,7 @@ from site_hook_reference import hook_reference
 from site_llms import update_llms
 from site_methods import add_to_navigation, family_table
 from site_mixing import mixing_table
+from site_official import official_table
 from site_plugins import method_table, option_table, plugin_reference, task_table, wire_table
 from site_table10 import table_10
 
@@ -49,6 +50,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "members": members_of,
     "methods": method_table,
     "mixing": mixing_table,
+    "official": official_table,
     "options": option_table,
     "plugins": plugin_reference,
     "table_10": table_10,

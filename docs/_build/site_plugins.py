@@ -15,6 +15,7 @@ from protofl.hooks.plugin.members import choose
 from protofl.hooks.wire.keys import RUNTIME, RUNTIME_KEYS, Key, declared_keys, meaning_of, shape_of
 from protofl_cli.options.options import AFTER_NAME, plugin_option_rows, value_text
 from markdown_tables import code, table
+from site_official import official_line
 from site_text import first_line
 
 
@@ -181,16 +182,18 @@ def option_table(method: str) -> str:
     rows = option_rows(plugin, "")
     options = table(("option", "default", "range", "meaning"), rows) if rows else ""
     config: type[Config] = getattr(plugin, "Config", Config)
-    deviations = config.deviations if issubclass(config, VariantConfig) else {}
-    if not deviations:
+    if not issubclass(config, VariantConfig):
         return options
+    compared, deviations = official_line(method), config.deviations
+    if not deviations:
+        return f"{options}\n\n{compared}"
     different = [
         (code(name), d.where, value_text(d.paper), value_text(d.official), d.note)
         for name, d in deviations.items()
     ]
     head = "option", "where", "paper", "official", "difference"
     published = "The published code differs, and `--set variant=official` follows it:"
-    return f"{options}\n\n{published}\n\n{table(head, different)}"
+    return f"{options}\n\n{published}\n\n{table(head, different)}\n\n{compared}"
 
 
 def _architectures(name: str) -> str:

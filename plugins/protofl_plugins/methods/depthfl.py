@@ -10,10 +10,10 @@ after the author's code, the baseline ``depthfl`` of github.com/adap/flower.
     W      mean_{k∈S} θ_k − h/α, of each tensor; W stays if S is empty
 
 z_i and p_i are the scores and probabilities of exit i; p_j is a constant where it teaches. S are
-the clients of the round whose net has the tensor, of M. g_k, h and the last two terms of L_k are
-FedDyn (Acar et al., ICLR 2021), with which DepthFL is trained; with α = 0 they are left out, and W
-is the mean. BatchNorm statistics are averaged without h. w = 1; the code raises it with the rounds,
-w = exp(−5·(1 − t/300)²).
+the clients of the round whose net has the tensor, of the M that can take part. g_k, h and the last
+two terms of L_k are FedDyn (Acar et al., ICLR 2021), with which DepthFL is trained; with α = 0 they
+are left out, and W is the mean. BatchNorm statistics are averaged without h. w = 1; the code raises
+it with the rounds, w = exp(−5·(1 − t/300)²).
 Inference: the mean of the scores of the client's exits.
 """
 
@@ -140,7 +140,7 @@ class DepthFL:
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """Average each tensor over the clients that have it, and correct it by h."""
-        result, alpha, M = pf.Payload(), server.config.alpha, len(server.clients)
+        result, alpha, M = pf.Payload(), server.config.alpha, server.num_clients
         corrections: dict[str, Tensor] = server.state.get("h", {})
         for key, W in server.global_state.select("model/*").items():
             holders = [upload for upload in uploads.values() if key in upload.keys()]

@@ -218,7 +218,7 @@ class FedGen:
         counts, _ = pf.stack_rows(uploads, "counts", server.num_classes)
         shares = _shares(counts, config.shares)
         scores = vmap(functional_call, in_dims=(None, 0, None))
-        theta = list(G.parameters())
+        theta = [p for p in G.parameters() if p.requires_grad]
         optimizer = torch.optim.Adam(theta, lr=config.eta_g)
         if "adam" in server.state and config.adam == "keep":
             optimizer.load_state_dict(server.state["adam"])
@@ -254,6 +254,8 @@ class Generator(nn.Module):
             nn.ReLU(),
             nn.Linear(hidden, feature_dim),
         )
+        # BatchNorm subtracts this bias, so its gradient is a rounding error, which Adam enlarges.
+        cast(nn.Linear, self.layers[0]).bias.requires_grad_(False)
 
     def forward(self, noise: Tensor, labels: Tensor, norm: Norm = "running") -> Tensor:
         """G(ỹ); with ``norm="batch"`` in BatchNorm's training mode, keeping no statistics."""

@@ -9,7 +9,7 @@ The client's own model is the paper's mentor (s), the auxiliary model (a) its me
     up      U_i, Σ_i, V_i: truncated SVD of client i's update g_i of θ_a
     server  g ← 1/M · Σ_i U_i Σ_i V_i;   U, Σ, V: truncated SVD of g;   θ_a ← θ_a + U Σ V
     down    U, Σ, V
-    T       T_start + (T_end − T_start)·(1 + round)/rounds: the smallest rank r ≥ 1 whose share of
+    T       T_start + (T_end − T_start)·round/(rounds − 1): the smallest rank r ≥ 1 whose share of
             squared singular values exceeds T
 
 Denominators and the other model's part of every term are detached; W_h stays on the client and
@@ -222,7 +222,7 @@ class FedKD:
 def threshold(side: pf.Client[FedKD.Config] | pf.Server[FedKD.Config]) -> float:
     """Return T of this round."""
     T_start, T_end = side.config.T_start, side.config.T_end
-    return min(1.0, max(0.0, T_start + (T_end - T_start) * (1 + side.round) / side.rounds))
+    return min(1.0, max(0.0, T_start + (T_end - T_start) * side.round / max(side.rounds - 1, 1)))
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ results, Random Average Prototype: samples are first averaged by class. Its map 
 width, average pooling, is that of the model groups.
 
 The server builds h, sends it from round 0 and keeps it from round to round. Inference is by the
-head, after h has taken its place. The published code has these steps but one: it never sends h to
-the clients. That is not offered.
+head, after h has taken its place. The published code of the folder ``PFLlib`` has these steps; that
+of ``HtFLlib`` never sends h to the clients, which is not offered.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FedRE:
         """Options."""
 
         eta_s: float = pf.Field(
-            0.01, gt=0, description="the server's learning rate, that of the published code"
+            0.001, gt=0, description="the server's learning rate, that of the published code"
         )
         epochs: int = pf.Field(
             1, ge=0, description="passes of the server over the mixtures; 0 sends an untrained head"

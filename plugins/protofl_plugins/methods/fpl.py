@@ -32,7 +32,6 @@ from protofl_plugins.shared.prototypes import (
     MEANS,
     Absent,
     class_prototypes,
-    collect_online,
     sent_rows,
 )
 
@@ -71,7 +70,8 @@ class FPL:
         )
         collect: Literal["eval", "online"] = pf.Field(
             None,
-            description="take prototypes in an evaluation pass after training, or during training",
+            description="take prototypes in an evaluation pass after training, or in the last "
+            "epoch of training",
         )
         clusters: Clusters = pf.Field(
             None,
@@ -147,7 +147,13 @@ class FPL:
             terms["upcr"] = scale * distance
         return terms
 
-    after_batch = staticmethod(collect_online)
+    @pf.hookimpl
+    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
+        """Add a batch of the last epoch to the sums of c_m^k (Eq. 2), with ``collect=online``."""
+        if client.config.collect == "online":
+            step = client.scratch["step"] = client.scratch.get("step", 0) + 1
+            if step > client.steps - client.steps // client.epochs:
+                client.collect_prototypes(batch, output)
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

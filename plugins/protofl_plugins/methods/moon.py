@@ -12,7 +12,9 @@ sim is the cosine similarity, w the model that the client received, and w_i^{t�
 at the end of its last training. Features are what the head receives. w and w_i^{t−1} are frozen and
 in eval mode. Inference is by the shared model.
 
-The paper does not say what w_i^{t−1} is in a client's first round: ``first``.
+The paper does not say what w_i^{t−1} is in a client's first round: ``first``. The published code
+(main.py of github.com/QinbinLi/MOON, 8fcba3c) has no ℓ_con in the first round of the run. From the
+second one on, it takes the client's initial net if the client has never been trained.
 """
 
 from __future__ import annotations
@@ -33,9 +35,13 @@ class MOON:
     class Config(weights.ModelSharingConfig, pf.VariantConfig):
         """Options, with the paper's symbols; shared: aggregate, buffers."""
 
+        official = {"drop_last": True}
         deviations = {
             "first": pf.Deviation(
-                "Eq. 3", "none", "initial", "the code contrasts with the client's initial net"
+                "Eq. 3",
+                "none",
+                "initial",
+                "clients that were not in the run's first round contrast with their initial net",
             ),
         }
         mu: float = pf.Field(
@@ -53,7 +59,7 @@ class MOON:
         first: Literal["none", "initial"] = pf.Field(
             None,
             description="w_i^{t−1} in a client's first round: no ℓ_con, or the client's own "
-            "initial net",
+            "initial net; in the run's first round no ℓ_con with both",
         )
 
     tasks = pf.datasets.Task.OF_HEADS
@@ -74,7 +80,7 @@ class MOON:
         """Add the frozen nets of w and w_i^{t−1}."""
         model = client.module("model")
         if client.config.first == "initial":
-            client.state["previous"] = pf.models.pack_weights(model, "model")
+            client.state["initial"] = pf.models.pack_weights(model, "model")
         for name in ("received", "previous"):
             client.add_module(name, deepcopy(model), train=False)
 
@@ -84,10 +90,13 @@ class MOON:
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.LossData:
         """Load w and w_i^{t−1} into the frozen nets."""
-        if "previous" not in client.state:
+        previous = client.state.get("previous")
+        if previous is None and client.round > 0:
+            previous = client.state.get("initial")
+        if previous is None:
             return {}
         w = pf.models.pack_weights(client.module("model"), "model")
-        for name, tensors in (("received", w), ("previous", client.state["previous"])):
+        for name, tensors in (("received", w), ("previous", previous)):
             pf.models.load_weights(client.module(name), tensors, "model")
         return {"contrasts": True}
 
@@ -109,6 +118,7 @@ class MOON:
     def after_training(self, client: pf.Client[Config]) -> None:
         """Keep w_i for the client's next round, as its w_i^{t−1}."""
         client.state["previous"] = pf.models.pack_weights(client.module("model"), "model")
+        client.state.pop("initial", None)
 
     upload_payload = weights.MODEL.upload_payload  # w_i and n_i
     server_aggregate = weights.MODEL.server_aggregate  # w ← Σ_i (n_i / n) · w_i

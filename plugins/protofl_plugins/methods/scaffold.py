@@ -65,12 +65,13 @@ class SCAFFOLD:
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
         """Require a single architecture, and with option II steps that are plain SGD."""
         reasons = weights.MODEL.requires(run)
-        if config.option == "II" and (run.optimizer != "sgd" or run.momentum):
-            steps = run.optimizer if run.optimizer != "sgd" else f"momentum {run.momentum:g}"
+        if config.option == "II" and (run.optimizer != "sgd" or run.momentum or run.clip):
+            steps = f"momentum {run.momentum:g}" if run.momentum else f"clip {run.clip:g}"
+            steps = run.optimizer if run.optimizer != "sgd" else steps
             reasons.append(
                 "option II takes (x − y_i)/(K·η_l) for the mean gradient of the steps, which is "
-                f"right for SGD without momentum, and the run has {steps}; --optimizer sgd "
-                "--momentum 0 works, or --set option=I"
+                "right for SGD without momentum and clipping, and the run has "
+                f"{steps}; --optimizer sgd --momentum 0 --clip 0 works, or --set option=I"
             )
         return reasons
 

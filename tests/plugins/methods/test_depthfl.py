@@ -181,6 +181,20 @@ def test_each_part_is_the_mean_over_those_who_have_it(found, alpha, aggregate):
                 torch.testing.assert_close(now, mean, atol=1e-9, rtol=1e-9)
 
 
+def test_h_is_divided_by_the_clients_that_can_take_part(found):
+    """M is 3 of 4 clients; all of them are in the round, so |S|/M = 1 and W = 2·mean − W."""
+    with double_precision():
+        federation = found(run={"unseen": 1, "lr": 0.01})
+        before = dict(federation.server.global_state)
+        federation.rounds(1)
+        uploads = uploads_of(federation, 0)
+        assert len(uploads) == 3
+        key = "model/head.classifiers.0.weight"
+        mean = torch.stack([upload[key] for upload in uploads.values()]).mean(0)
+        now = federation.server.global_state[key]
+        torch.testing.assert_close(now, 2 * mean - before[key], atol=1e-9, rtol=1e-9)
+
+
 def test_the_client_s_gradient_is_summed_over_its_rounds(found):
     """g_k ← g_k − α·(θ_k − W_k), also over rounds in which the client does not take part."""
     with double_precision():
@@ -210,7 +224,7 @@ def test_two_rounds_of_the_server_are_those_of_published_code():
     start = {"model/a": torch.tensor([1.0, 2]).double(), "model/b": torch.tensor([3.0, 4]).double()}
     server = SimpleNamespace(
         config=DepthFL.Config(),
-        clients=range(4),
+        num_clients=4,
         global_state=pf.Payload(start),
         state={"h": {key: torch.zeros_like(W) for key, W in start.items()}},
     )

@@ -137,8 +137,10 @@ def test_server_averages_heads_and_trains_the_generator_against_them():
         1: 3,
         2: 8,
     }
+    still = server.modules["generator"].layers[0].bias.clone()
     FedGen().server_train(server, uploads)
     G = server.modules["generator"].eval()
+    assert torch.equal(G.layers[0].bias, still)  # BatchNorm removes it, so it is not trained
     right = 0
     share = {(0, 0): 1.0, (0, 2): 1 / 8, (6, 1): 1.0, (6, 2): 7 / 8}
     with torch.no_grad():

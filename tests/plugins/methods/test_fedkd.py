@@ -182,7 +182,8 @@ def test_compression(energy, kernels):
 def test_threshold_is_linear_in_the_round():
     config = FedKD.Config(T_start=0.5, T_end=0.9)
     found = [threshold(client(config, round=r, rounds=4)) for r in range(4)]
-    assert found == pytest.approx([0.6, 0.7, 0.8, 0.9])
+    assert found == pytest.approx([0.5, 0.5 + 0.4 / 3, 0.5 + 0.8 / 3, 0.9])  # as serverkd.py
+    assert threshold(client(config, round=0, rounds=1)) == 0.5
 
 
 def global_model(toy):

@@ -108,6 +108,10 @@ def test_the_server_trains_the_head_on_all_mixtures(randn):
     torch.testing.assert_close(found["head/bias"], torch.tensor(b, dtype=torch.float64))
 
 
+def test_the_server_s_rate_is_that_of_published_code():
+    assert FedRE.Config().eta_s == 0.001
+
+
 def test_what_travels(data_dir):
     toy = Toy("fedre", data_dir)
     toy.rounds(2)

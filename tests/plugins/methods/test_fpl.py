@@ -178,6 +178,28 @@ def test_prototypes_during_training(toy):
     assert not torch.allclose(sent["prototypes"], view.class_prototypes()["prototypes"])
 
 
+def test_prototypes_of_the_last_epoch(toy, randn):
+    """The published code empties its lists at the start of each epoch."""
+    found = toy("fpl", set={"collect": "online"}, models=ONE_NET)
+    record = found.prepare(3)
+    record.steps, record.epochs = 6, 3
+    client = pf.Client(record, "fpl")
+    batches = [(randn(5, 36, seed=step), torch.tensor([0, 1, 2, 3, 3])) for step in range(6)]
+    for z, y in batches:
+        batch = pf.Batch(torch.empty(5, 0), y, torch.arange(5))
+        found.lifecycle("after_batch", client=client, batch=batch, output=pf.Output(z, z))
+    z, y = (torch.cat(parts) for parts in zip(*batches[4:], strict=True))
+    sent = found.call("upload_payload", client=client)
+    wanted = torch.stack([z[y == c].mean(0) for c in range(4)])
+    torch.testing.assert_close(sent["prototypes"], wanted)
+
+
+def test_a_client_knows_the_epochs_of_its_phase(toy):
+    found = toy("fpl", models=ONE_NET, local_epochs=3)
+    found.rounds(1)
+    assert {pf.Client(found.client(n), "fpl").epochs for n in range(4)} == {3}
+
+
 def test_several_architectures_are_refused(toy):
     with pytest.raises(pf.UsageError, match="averages whole models"):
         toy("fpl")

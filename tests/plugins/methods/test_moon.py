@@ -59,22 +59,39 @@ def test_rounds_by_hand(toy, variant, participation):
             toy, "moon", set=options, participation=participation, local_epochs=2, rounds=4
         )
         samples, w = plain.samples_of(found), plain.server_model(found)
-        previous = dict(enumerate(plain.own_models(found))) if variant == "official" else {}
+        nets, pool = dict(enumerate(plain.own_models(found))), {}
         lines = found.rounds(4)
         for number in range(4):
             chosen, states = sorted(found.pool.uploads(number)), []
             for client in chosen:
                 model, (x, y) = deepcopy(w), samples[client]
-                frozen = deepcopy(w).eval(), previous.get(client)
+                frozen = deepcopy(w).eval(), pool.get(client)
                 for _ in range(2):
                     step(model, frozen, x, y)
-                previous[client] = deepcopy(model).eval()
+                nets[client] = deepcopy(model).eval()
+                if variant == "paper":
+                    pool[client] = nets[client]
                 states.append(model.state_dict())
             counts = [len(samples[client][1]) for client in chosen]
             w.load_state_dict(plain.mean_state(states, [n / sum(counts) for n in counts]))
+            if variant == "official":  # old_nets_pool of main.py has all nets after round 0
+                pool = dict(nets)
         plain.assert_equal_states(plain.global_state(found, "model"), w.state_dict())
-        assert ("contrast" in lines[0]["loss_terms"]) == (variant == "official")
+        assert "contrast" not in lines[0]["loss_terms"]
         assert "contrast" in lines[3]["loss_terms"]
+
+
+@pytest.mark.parametrize(("participation", "same"), [(1.0, True), (0.5, False)])
+def test_with_all_clients_the_published_code_is_the_paper(toy, participation, same):
+    sampling = {"participation": participation}
+    paper, official = (
+        toy("moon", models=plain.ONE, set={"variant": variant}, drop_last=True, **sampling)
+        for variant in ("paper", "official")
+    )
+    paper.rounds(3)
+    official.rounds(3)
+    states = (dict(found.server.global_state) for found in (paper, official))
+    assert toyfed.same(*states) == same
 
 
 def step(model, frozen, x, y):

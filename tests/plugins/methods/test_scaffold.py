@@ -154,7 +154,8 @@ def test_local_buffers_stay_on_the_client(toy):
 
 
 @pytest.mark.parametrize(
-    ("options", "has"), [({"momentum": 0.9}, "momentum 0.9"), ({"optimizer": "adam"}, "adam")]
+    ("options", "has"),
+    [({"momentum": 0.9}, "momentum 0.9"), ({"optimizer": "adam"}, "adam"), ({"clip": 5}, "clip 5")],
 )
 def test_option_ii_needs_plain_sgd(toy, options, has):
     with pytest.raises(pf.UsageError, match=f"the run has {has}; --optimizer sgd --momentum 0"):

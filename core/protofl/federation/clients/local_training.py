@@ -216,7 +216,7 @@ class Trainer:
         samples = self._samples(state, phase, client)
         epochs = 1 if plan.dry else (phase.epochs or settings.local_epochs)
         bounds = batch_bounds(len(samples), settings.batch_size, settings.drop_last)
-        state.steps = epochs * len(bounds)
+        state.steps, state.epochs = epochs * len(bounds), epochs
         keys = ("before-training", state.round, state.id, phase.name)
         place = f"before_training, client {state.id}, round {state.round}"
         with global_stream(state.seed, *keys), error_context(place), torch.no_grad():

@@ -61,6 +61,7 @@ def run_info(
         unseen=unseen,
         optimizer=settings.optimizer,
         momentum=settings.momentum,
+        clip=settings.clip,
         native=K == "native",
         others=partial(architectures_of, registry, sample),
         places=tuple(map(used.index, numbers)),

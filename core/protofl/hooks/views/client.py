@@ -184,6 +184,11 @@ class Client(Learner[ConfigT], StatefulView):
         """Mini-batches of the current phase."""
         return self._of_samples("steps").steps
 
+    @property
+    def epochs(self) -> int:
+        """Epochs of the current phase."""
+        return self._state.epochs
+
     # --- further modules ----------------------------------------------------------------------
 
     def add_module(

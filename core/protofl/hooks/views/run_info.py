@@ -100,6 +100,7 @@ class RunInfo:
         unseen: Clients that never take part in a round (``--unseen``).
         optimizer: The clients' optimiser (``--optimizer``).
         momentum: Momentum of SGD.
+        clip: The largest gradient norm of a module (``--clip``); 0 for none.
         native: True if features keep each architecture's own width (``--feature-dim native``).
         others: Returns the architectures of any installed group, by its name.
         places: Place of each client's architecture in ``architectures``; empty for i mod X.
@@ -136,6 +137,7 @@ class RunInfo:
     unseen: int = 0
     optimizer: str = "sgd"
     momentum: float = 0.0
+    clip: float = 0.0
     native: bool = False
     others: Callable[[str], Sequence[Architecture]] = field(default=lambda group: (), repr=False)
     places: tuple[int, ...] = ()
