@@ -247,6 +247,8 @@ def _to_continue(folder: RunFolder | None, otherwise: str = "") -> str:
     from protofl_cli.screens.tables import shown_path
 
     saved = "no finished round was saved"
+    if folder.commit and not folder.path.is_dir():
+        return otherwise
     if folder.commit:
         trial = f" of trial {folder.commit.trial}" if folder.commit.trial else ""
         rounds = folder.commit.round + 1

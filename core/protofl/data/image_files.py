@@ -27,6 +27,7 @@ import numpy as np
 from protofl.data.file_kinds import FileKind, kind_of_file
 from protofl.errors import UsageError
 from protofl.system.formatting import count as number_of
+from protofl.system.machine import usable_cores
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -265,7 +266,7 @@ def decode_images(
 
 
 def _in_threads(work: Callable[[int], None], rows: Sequence[int]) -> None:
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(len(usable_cores())) as pool:
         for _ in pool.map(work, rows):
             pass
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import signal
@@ -18,13 +19,36 @@ from protofl.errors import Late, Overtime
 
 
 def usable_cores() -> list[int]:
-    """Return the numbers of the processor cores on which this process may run, ascending.
+    """Return the numbers of the processor cores that this process can use, ascending.
 
-    A container or ``taskset`` can limit them. On macOS and Windows all cores, counted from 0.
+    A container or ``taskset`` can limit them. Under a CPU quota these are only as many as it pays
+    for; the process may still run on others. On macOS and Windows all cores, counted from 0.
     """
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+    if not hasattr(os, "sched_getaffinity"):
+        return list(range(os.cpu_count() or 1))
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[: math.ceil(min(_cpu_quota(), len(cores)))]
+
+
+def _cpu_quota() -> float:
+    """Return the cores that the quotas of cgroups v1 and v2 allow; infinity without a quota."""
+    folders = [_GROUP, _GROUP / "cpu"]
+    with suppress(OSError, ValueError):
+        for line in _OWN_GROUPS.read_text(encoding="utf-8").splitlines():
+            _, kinds, path = line.split(":", 2)
+            if not kinds or "cpu" in kinds.split(","):  # v2, or v1
+                own = (_GROUP / "cpu" if kinds else _GROUP) / path.lstrip("/")
+                folders += [own, *(group for group in own.parents if _GROUP in group.parents)]
+    quotas = [math.inf]
+    for folder in folders:
+        with suppress(OSError, ValueError):  # "max" is no limit
+            quota, period = map(int, (folder / "cpu.max").read_text().split())
+            quotas.append(quota / period)
+        with suppress(OSError, ValueError):
+            quota = int((folder / "cpu.cfs_quota_us").read_text())
+            if quota > 0:  # -1 is no limit
+                quotas.append(quota / int((folder / "cpu.cfs_period_us").read_text()))
+    return min(quotas)
 
 
 def free_ram() -> int | None:
@@ -46,6 +70,7 @@ def free_ram() -> int | None:
 
 
 _GROUP = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
 _OF_CONTAINERS = [
     (_GROUP, "memory.max", "memory.current", "inactive_file"),
     (

@@ -215,7 +215,8 @@ class Process:
         usual = len(cores) if plan.device.type == "cpu" else len(plan.devices)
         count = min(workers or usual, plan.info.num_clients)
         # Fewer than all would meet those of a second run on the same cores.
-        pinned = config.pin and count == len(cores) and hasattr(os, "sched_setaffinity")
+        pinned = config.pin and hasattr(os, "sched_setaffinity")
+        pinned = pinned and count == len(os.sched_getaffinity(0))
         command, environment = _started()
         classes = {
             place: plan.registry.find(*label.split("/", 1)).version

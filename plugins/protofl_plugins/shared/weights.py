@@ -86,6 +86,21 @@ def unequal_heads(run: pf.RunInfo) -> list[str]:
     ]
 
 
+def tied_parts(run: pf.RunInfo) -> list[str]:
+    """Return the reason why clients can't share one part: its weights are another's, too."""
+    for architecture in run.architectures:
+        model = run.unset_model(architecture)
+        of_head = {id(p): name for name, p in model.head.named_parameters()}
+        for name, p in model.extractor.named_parameters():
+            if id(p) in of_head:
+                return [
+                    f"it shares one part of the model alone, and {architecture.name} has one "
+                    f"tensor in both (extractor.{name}, head.{of_head[id(p)]}): without tied "
+                    "weights it works, or a method that shares whole models (fedavg)"
+                ]
+    return []
+
+
 def built_model(server: pf.Server[Any]) -> pf.models.SplitModel:
     """Return the model of the first client's architecture, with the initial weights."""
     return server.build(server.clients[0].architecture)
@@ -177,8 +192,8 @@ class SharedPart(SharedWeights):
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:
-        """Require weights of the same shapes."""
-        return self._unequal(run)
+        """Require weights of the same shapes, and none that lie in a part that stays."""
+        return self._unequal(run) or ([] if self._name == "model" else tied_parts(run))
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Any]) -> pf.Payload:

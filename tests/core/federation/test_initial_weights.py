@@ -93,6 +93,9 @@ def test_what_does_not_fit_is_refused(donor, tmp_path):
     assert "has the shape" in refused(file(wrong))
     renamed = {k.replace("head", "heads"): t for k, t in first.items()}
     assert "did you mean 'head" in refused(file(renamed, architecture="dense8"))
+    for start in ("module.", "_orig_mod."):  # of DataParallel and torch.compile
+        wrapped = {start + k: t for k, t in first.items()}
+        assert f"removeprefix({start!r})" in refused(file(wrapped), models="toy1")
     lacking = {k: t for k, t in first.items() if k != "head.weight"}
     assert "head.weight is missing" in refused(file(lacking), models="toy1")
     whole = {k: t.long() for k, t in first.items()}

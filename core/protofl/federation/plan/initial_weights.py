@@ -26,6 +26,12 @@ from protofl.system.files.tensors import opened_tensors, read_tensors
 PICKLES = (b"PK", b"\x80")
 """First bytes of a pickle, and of the archive in which ``torch.save`` writes one."""
 
+WRAPPERS = {
+    "module.": "DataParallel",
+    "_orig_mod.": "torch.compile",
+}
+"""{start of tensors' names: what wraps a module and adds it}."""
+
 
 class InitialWeights(ABC):
     """A source of initial weights.
@@ -94,6 +100,12 @@ class InitialWeights(ABC):
         whose = f"{self.where}, client {client}"
         for name in tensors:
             if name not in targets:
+                if start := next((p for p in WRAPPERS if name.startswith(p)), ""):
+                    raise UsageError(
+                        f"{whose}: names begin with {start!r}, which {WRAPPERS[start]} adds",
+                        do=f"strip it: save_file({{k.removeprefix({start!r}): t for k, t in "
+                        "state_dict.items()}, FILE)",
+                    )
                 raise unknown(f"tensor in {whose}:", name, targets)
         for name in parameters:
             if name not in tensors:

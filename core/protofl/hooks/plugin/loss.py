@@ -16,6 +16,12 @@ from protofl.hooks.transport.return_values import description, expect_terms
 from protofl.hooks.views.batch import Batch, LossData, Output, PerStep
 from protofl.hooks.views.client import Learner
 
+NO_GRADIENT = "it was made of numbers (.item(), float(), NumPy), of argmax, or detached"
+"""Why a loss term has no gradient."""
+
+WITH_GRADIENT = "compute it of output.features or output.logits with torch, all the way"
+"""Advice for a loss term without a gradient."""
+
 
 @dataclass(frozen=True)
 class LossSource:
@@ -53,8 +59,18 @@ class Loss:
         }
 
     def __call__(self, batch: Batch, output: Output, step: int) -> dict[str, Tensor]:
-        """Return the terms of one batch in the sum, by their labels."""
-        return self.terms(batch, output, self.constants(step))
+        """Return the terms of one batch in the sum, by their labels.
+
+        Raises:
+            RunFailure: A hook returned invalid terms, or no term has a gradient.
+        """
+        terms = self.terms(batch, output, self.constants(step))
+        if torch.is_grad_enabled() and not any(term.requires_grad for term in terms.values()):
+            hooks = " and ".join(f"{s.method}.local_loss" for s in self._sources)
+            raise RunFailure(
+                f"{hooks}: no gradient in {', '.join(map(repr, terms))}", NO_GRADIENT, WITH_GRADIENT
+            )
+        return terms
 
     @property
     def kind(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -103,11 +119,31 @@ class Loss:
             expect_terms(source.method, returned, source.declared)
             for name, value in returned.items():
                 if name in source.labels:
+                    if value.is_leaf:  # a parameter, or a constant: the step may change its memory
+                        value = _copied(value, name, source)
                     terms[source.labels[name]] = value
         if not terms:
             do = "drop fewer terms: round 0 needs one"
             raise RunFailure("no method returned a loss term", do=do)
         return terms
+
+
+def _copied(term: Tensor, name: str, source: LossSource) -> Tensor:
+    """Return a copy of a term that no operation made, with its gradient.
+
+    Raises:
+        RunFailure: The term asks for a gradient, and is not a parameter of the client.
+    """
+    learner = source.learner
+    modules = [learner.module("model"), *learner.modules.values()]
+    if term.requires_grad and not any(term is p for m in modules for p in m.parameters()):
+        raise RunFailure(
+            f"{source.method}.local_loss returned the term {name!r} as a new tensor with "
+            "requires_grad: no gradient reaches the model",
+            NO_GRADIENT,
+            WITH_GRADIENT,
+        )
+    return term.clone()
 
 
 def checked_constants(constants: object, method: str, steps: int) -> LossData:

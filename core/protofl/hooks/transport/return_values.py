@@ -171,13 +171,19 @@ def expect_terms(owner: str, returned: Any, declared: Collection[str]) -> None: 
         raise RunFailure(f"{who} returned the undeclared term {name!r}", near, do)
     raise RunFailure(
         f"{who} returned the term {name!r} as {description(term)}",
-        "expected a floating-point scalar tensor, computed of the model's output",
+        "expected a dense floating-point scalar tensor, computed of the model's output",
         "take .mean() of a tensor; leave out .item(), float() and .numpy()",
     )
 
 
 def _is_scalar(term: object) -> bool:
-    return isinstance(term, Tensor) and term.dim() == 0 and term.is_floating_point()
+    return (
+        isinstance(term, Tensor)
+        and term.dim() == 0
+        and term.is_floating_point()
+        and not term.is_sparse
+        and not term.is_meta
+    )
 
 
 def description(value: Any) -> str:  # noqa: ANN401 - it may be anything

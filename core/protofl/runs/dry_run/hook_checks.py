@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from protofl.errors import RunFailure, UsageError
 from protofl.federation.plan.plan import Plan
 from protofl.hooks.discovery.kinds import spec_hooks
-from protofl.hooks.plugin.loss import LossSource, Watch
+from protofl.hooks.plugin.loss import NO_GRADIENT, WITH_GRADIENT, LossSource, Watch
 from protofl.hooks.transport.return_values import UPDATES
 from protofl.runs.dry_run.effect_checks import EffectChecks
 from protofl.runs.dry_run.payload_checks import FoundLater, PayloadChecks, expect_finite_weights
@@ -209,8 +209,8 @@ class HookChecks(Watch):
             if label in self._counted and not reached:  # one that an option leaves out is 0
                 raise UsageError(
                     f"{label} has no gradient: it changes nothing",
-                    "it was made of numbers (.item(), float(), NumPy), of argmax, or detached",
-                    "compute it of output.features or output.logits with torch, all the way",
+                    NO_GRADIENT,
+                    WITH_GRADIENT,
                 )
         self.randomness.conclude()
         self.notes |= dict(self._effects.notes())

@@ -7,7 +7,9 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +22,7 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from protofl.errors import UsageError
+from protofl.system.randomness import OTHERS, others_draw
 
 SEEDED = (
     *("setup_server", "setup_client", "before_training", "local_loss", "after_batch"),
@@ -43,8 +46,8 @@ _SOURCES = {
 class GlobalRandomness:
     """Detects hooks that draw from global random generators.
 
-    A draw counts where a hook makes it whenever it is called, at least twice: another thread of
-    the process may draw in between.
+    A draw counts where a hook makes it whenever it is called, at least twice, and where no other
+    thread of the process draws.
     """
 
     def __init__(self) -> None:
@@ -54,11 +57,11 @@ class GlobalRandomness:
 
     @contextmanager
     def noticed(self) -> Iterator[None]:
-        """Count calls of ``np.random.default_rng()`` without a seed inside the block."""
-        plain = np.random.default_rng
+        """Count this thread's calls of ``np.random.default_rng()`` without a seed in the block."""
+        plain, thread = np.random.default_rng, get_ident()
 
         def counted(seed: Any = None) -> np.random.Generator:  # noqa: ANN401 - as NumPy takes it
-            self._unseeded += seed is None
+            self._unseeded += seed is None and get_ident() == thread
             return plain(seed)
 
         with patch.object(np.random, "default_rng", counted):
@@ -88,14 +91,22 @@ class GlobalRandomness:
             "torch's global generator": [state.numpy().tobytes() for state in states],
         }
 
+    def _state(self, source: str) -> Any:  # noqa: ANN401
+        return self._states("")[source]
+
     def conclude(self) -> None:
         """Check the draws of all hooks.
 
         Raises:
-            UsageError: One of them draws what a second run would draw otherwise.
+            UsageError: One of them draws what a second run would draw otherwise, or another thread
+                draws from the generator of the run.
         """
         for (who, source), count in self._drawn.items():
             if count >= min(2, self._called[who]):
+                if others_draw(partial(self._state, source)):
+                    if source == "torch's global generator":
+                        raise UsageError(*OTHERS)
+                    continue
                 raise UsageError(
                     f"{who} draws from {source}, or seeds it",
                     "a run depends on its configuration and seed alone, and could not be repeated",

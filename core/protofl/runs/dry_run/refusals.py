@@ -10,6 +10,7 @@ from protofl.federation.plan.plan import Plan
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.method import MERGED_HOOKS
+from protofl.hooks.plugin.loss import WITH_GRADIENT
 from protofl.hooks.plugin.members import Term
 from protofl.hooks.plugin.providers import SHARED
 from protofl.hooks.transport.encoding import Form, declared_form
@@ -61,12 +62,11 @@ def hint(error: BaseException, hook: str, round: int, plugins: Collection[type])
             "with torch.enable_grad(): around it"
         )
     if "does not require grad" in message:
-        return (
-            "no term has a gradient: compute them of output.features or output.logits with torch, "
-            "all the way; .item(), float(), NumPy, argmax and .detach() end it"
-        )
+        return WITH_GRADIENT
     if hook == "local_loss" and "backward" in message and "second time" in message:
         return "the engine takes the gradient: return the terms, and leave .backward() out"
+    if hook == "local_loss" and "modified by an inplace operation" in message:
+        return "leave out operations whose name ends in _: they overwrite what the gradient needs"
     if isinstance(error, KeyError) and round == 0 and not server:
         return (
             "in round 0 nothing has been received yet: return {} from before_training, and leave "

@@ -46,6 +46,7 @@ from protofl.system.files.tensors import write_tensors
 from protofl.system.machine import Idle
 from protofl.system.options.parsing import kept_rounds
 from protofl.system.profile import RunProfile
+from protofl.system.randomness import WAITING, expect_no_other_draws, one_run
 from protofl.system.torch_state import standard_torch
 from protofl.system.transfers import copied
 
@@ -66,7 +67,8 @@ def start(
         UsageError: Something asked for can't be done; nothing has been started.
         RunFailure: The run failed; finished rounds are in the folder.
     """
-    with ExitStack() as trackers, ExitStack() as until, disk_errors():
+    note = lambda: progress(events.Note(WAITING))  # noqa: E731
+    with one_run(note), ExitStack() as trackers, ExitStack() as until, disk_errors():
         return _start(request, progress, idle, plan, until, trackers)
 
 
@@ -310,6 +312,7 @@ class _Lifecycle:
             with self.profile.round():
                 commits(events.RoundStarted(federation.trial, number))
                 row, clients = federation.round(number)
+                expect_no_other_draws()
                 row = row.changed(**other)
                 if federation.predictions is not None:
                     federation.predictions.keep(row, rows, self.folder.saved_rounds)

@@ -25,6 +25,7 @@ from protofl.system.files.atomic import disk_errors
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import waiting_lock
 from protofl.system.machine import Idle
+from protofl.system.randomness import WAITING, one_run
 
 SECONDS = 0.5
 """Seconds between two checks of a run that another process trains."""
@@ -70,9 +71,11 @@ def run_or_reuse(
         RunFailure: The run failed; finished rounds are in its folder, and count the next time.
         DivergedBefore: The run diverged before, and `repeat_diverged` is False.
     """
-    requested, folder = RequestedRun.of(request, progress), expand_user(runs)
+    folder = expand_user(runs)
     waits = f"waiting for another process that makes the same run in {folder}"
-    with disk_errors(), ExitStack() as until:
+    note = lambda: progress(events.Note(WAITING))  # noqa: E731
+    with one_run(note), disk_errors(), ExitStack() as until:
+        requested = RequestedRun.of(request, progress)
         for lock in requested.locks(folder):
             until.enter_context(waiting_lock(lock, lambda: requested.note(waits)))
         while True:

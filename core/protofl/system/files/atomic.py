@@ -78,6 +78,12 @@ def disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and error.filename is not None:
+            folder = Path(os.fsdecode(error.filename)).parent
+            if not folder.is_dir():
+                raise RunFailure(
+                    f"{folder} was removed while the run used it", do="start the run again"
+                ) from error
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise RunFailure(
             f"{error.filename or 'the run'}: {error.strerror or error}",

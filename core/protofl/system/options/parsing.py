@@ -133,7 +133,7 @@ def read_share(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
         return value
     try:
         return float(Fraction(value))
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError, OverflowError):
         return value
 
 

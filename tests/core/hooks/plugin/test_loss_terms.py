@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from recording_methods import compose, run_of
 from runtime_toys import lines_of, make_plan, without_times
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
+from protofl.runs.dry_run.short_rounds import dry_run
 
 
 def labels(**options):
@@ -147,3 +150,71 @@ def test_none_of_a_local_loss():
 
     with pytest.raises(pf.RunFailure, match=r"main\.local_loss returned nothing"):
         lines_of(make_plan(Nothing))
+
+
+# --- terms without a gradient ---------------------------------------------------------------------
+
+
+class Scale(nn.Module):
+    """A module whose only parameter is a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(3.0))
+
+
+def returning(make, *names):
+    """Return a method whose term ``made`` is computed of the cross-entropy and its module."""
+
+    class Making:
+        terms = dict.fromkeys((*names, "made"), "a term")
+
+        @pf.hookimpl
+        def setup_client(self, client):
+            client.add_module("scale", Scale())
+
+        @pf.hookimpl
+        def local_loss(self, client, batch, output):
+            ce = cross_entropy(output.logits, batch.y)
+            made = make(ce, client.module("scale"))
+            return made if isinstance(made, dict) else {"made": made}
+
+    return Making
+
+
+@pytest.mark.parametrize("engine", ["eager", "vmapped"])
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda ce, m: torch.tensor(ce.item()), "no gradient in 'made'"),
+        (lambda ce, m: ce.detach(), "no gradient in 'made'"),
+        (lambda ce, m: {"ce": ce.detach(), "made": torch.zeros(())}, "in 'ce', 'made'"),
+        (lambda ce, m: torch.tensor(1.0, requires_grad=True), "'made' as a new tensor"),
+        (lambda ce, m: nn.Parameter(ce), "'made' as a new tensor"),
+        (lambda ce, m: ce.detach().requires_grad_(), "'made' as a new tensor"),
+        (lambda ce, m: ce.to_sparse(), "'made' as a sparse_coo tensor"),
+        (lambda ce, m: ce.to("meta"), "'made' as a meta tensor"),
+        (lambda ce, m: 3, "'made' as the int 3"),
+    ],
+)
+def test_a_term_without_a_gradient(make, what, engine):
+    plan = make_plan(returning(make, "ce"), engine=engine)
+    for attempt in (dry_run, lines_of):
+        with pytest.raises(pf.ProtoflError) as caught:
+            attempt(plan)
+        assert "local_loss, client 0, round 0: main.local_loss" in caught.value.what
+        assert what in caught.value.what
+        assert ".item()" in str(caught.value)
+
+
+@pytest.mark.parametrize("engine", ["eager", "vmapped"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_term_that_is_a_parameter(engine, alone):
+    method = returning(lambda ce, m: m.w)
+    if not alone:
+        method = returning(lambda ce, m: {"ce": ce, "made": m.w}, "ce")
+    plan = make_plan(method, engine=engine, batch_size=100, local_epochs=1)
+    dry_run(plan)
+    lines = lines_of(plan, rounds=2)
+    assert lines[0]["loss_terms"]["made"] == 3  # the value before the step
+    assert lines[1]["loss_terms"]["made"] == pytest.approx(3 - plan.settings.lr)

@@ -182,3 +182,11 @@ def test_a_process_that_waits_is_told_so_once(tmp_path, monkeypatch):
 
     with waiting_lock(tmp_path / LOCK, wait):
         assert told == [1]
+
+
+def test_a_folder_that_was_removed_is_named(tmp_path):
+    with pytest.raises(pf.RunFailure) as caught, atomic.disk_errors():
+        write_file(tmp_path / "run" / "checkpoint" / "file", "x")
+    assert str(caught.value).startswith(f"{tmp_path / 'run' / 'checkpoint'} was removed")
+    with pytest.raises(pf.RunFailure, match="file: No such file"), atomic.disk_errors():
+        (tmp_path / "file").read_text()
