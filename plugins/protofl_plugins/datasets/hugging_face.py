@@ -122,7 +122,7 @@ class HuggingFace:
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The name and the options; of a folder also the files' sizes and times."""
         chosen = config.model_dump(exclude_defaults=True, exclude={"name_or_path"})
-        options = (pf.datasets.ImageFiles.decoding, *sorted(chosen.items()))
+        options = (pf.datasets.ImageFiles.decoding, "words 2", *sorted(chosen.items()))
         root = pf.expand_user(config.name_or_path)
         if root.is_dir():
             files = sorted(file for file in root.rglob("*") if file.is_file())
@@ -484,7 +484,8 @@ class _Reading:
             )
         if c.tokenizer is None:
             num_train = sum(len(part) for part, training in parts if training)
-            ids, words = word_ids(texts, num_train, c.length, c.vocabulary, self.source)
+            ids, words, note = word_ids(texts, num_train, c.length, c.vocabulary, self.source)
+            self.notes.append(note)
             options = {"vocabulary": words.vocabulary, "padding": words.padding}
             return ids, {
                 "kind": "tokens",

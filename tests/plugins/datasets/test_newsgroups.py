@@ -52,4 +52,4 @@ def test_without_internet(tmp_path, monkeypatch):
         decode(tmp_path)
     assert "newsgroups cannot be downloaded" in error.value.what
     assert error.value.near.startswith("address: http")
-    assert "protofl data import newsgroups FILE.npz" in error.value.do
+    assert "--dataset npz:FILE" in error.value.do
