@@ -276,22 +276,23 @@ class _Reading:
         self, parts: list[tuple[Any, bool]], features: Mapping[str, Any], used: set[str]
     ) -> dict[str, np.ndarray]:
         """Return further columns of texts and whole numbers that repeat, and the client's."""
-        client = self.config.client
-        if client is not None:
-            self._named(features, client, "client")
+        c = self.config
+        asked = {n: o for o, n in (("client", c.client), ("group", c.group)) if n is not None}
+        for name, option in asked.items():
+            self._named(features, name, option)
         result = {}
         for name, feature in features.items():
             kind = str(getattr(feature, "dtype", ""))
             plain = _type(feature) in ("Value", "ClassLabel") and (
                 kind.endswith("string") or kind.startswith(("int", "uint", "bool"))
             )
-            if name != client and (name in used or not plain):
+            if name not in asked and (name in used or not plain):
                 continue
             values = _joined(parts, name)
             names = getattr(feature, "names", None)
             if names is not None:
                 values = np.array(["", *names])[values.astype(np.int64) + 1]
-            if name == client or len(np.unique(values.astype(str))) <= len(values) // 2:
+            if name in asked or len(np.unique(values.astype(str))) <= len(values) // 2:
                 result[name] = values
         return result
 

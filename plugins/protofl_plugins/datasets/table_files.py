@@ -67,8 +67,12 @@ _PARTS = {**_FLAGS, "train": 0, "training": 0, "test": 1, "testing": 1}
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+\.\d+|[-+]?\d{1,3}(,\d{3}){2,}")
 """A number with commas between thousands, which cannot be a decimal comma."""
 
-_IDENTIFIER = re.compile(r"(.*[_ .-])?(id|uuid|identifier)", re.IGNORECASE)
-"""Names of columns that number the rows."""
+_IDENTIFIER = re.compile(
+    r"(.*[_ .-])?(id|uuid|identifier|patient|subject|person|participant|user)"
+    r"([_ .-]?(id|no|nr|number|code|name))?",
+    re.IGNORECASE,
+)
+"""Names of columns that name rows or persons."""
 
 
 def split_names(names: Any) -> Any:  # noqa: ANN401 - the value of an option
@@ -277,7 +281,8 @@ class _Reader:
         labels, share = self._labels(names), _share(c.test)
         test = c.test if share is None else None
         special = [("label", label) for label in labels]
-        special += [(o, n) for o, n in (("client", c.client), ("test", test)) if n is not None]
+        others = (("client", c.client), ("group", c.group), ("test", test))
+        special += [(option, name) for option, name in others if name is not None]
         for option, name in special:
             if name not in names:
                 raise self._missing(option, name, names)
@@ -289,7 +294,7 @@ class _Reader:
         for name in {name for name in used if used.count(name) > 1 or name in c.drop}:
             raise pf.UsageError(
                 f"{self.source}: column {name!r} is given to two options",
-                do="name another column in one of label, client, test and drop",
+                do="name another column in one of label, client, group, test and drop",
             )
         if names[0] == "":
             self.notes.append("the first column has no name: it is left out as a row number")
@@ -332,8 +337,8 @@ class _Reader:
     def _first_reading(self, names: list[str], labels: list[str]) -> dict[str, _Column]:
         """Return what is known of each column."""
         c = self.config
-        most = {labels[0]: _MOST_CLASSES, c.client: 1 << 62, c.test: 10}
-        named = {*c.categories, *labels, c.client, c.test}
+        most = {labels[0]: _MOST_CLASSES, c.client: 1 << 62, c.group: 1 << 62, c.test: 10}
+        named = {*c.categories, *labels, c.client, c.group, c.test}
         seen = {n: _Column(n, most.get(n, c.most_categories), n in named) for n in names}
         for block in self.file.blocks(names):
             for name, values in block.items():
@@ -372,7 +377,10 @@ class _Reader:
         gaps = bool(seen.gaps) and c.impute == "median+flag"
         named = seen.name in c.categories
         if not seen.texts and not named:
-            self._note_identifiers(seen)
+            if seen.whole and not seen.gaps and seen.rows > _FEW and seen.rises:
+                self._note_identifier(seen.name)
+            elif seen.whole and _IDENTIFIER.fullmatch(seen.name):
+                self._note_identifier(seen.name)
             return TableColumn(seen.name, gaps=gaps)
         text = seen.first[0]
         if not named and seen.texts and numbers:
@@ -392,18 +400,20 @@ class _Reader:
                 f"leave the column out: --set dataset.drop={seen.name}, or allow it: "
                 f"--set dataset.categories={seen.name}"
                 + (" and --set dataset.most_categories=N" if many else "")
+                + f"; of persons with several rows: --set dataset.group={seen.name}"
                 + "; of numbers with a unit, save the numbers alone" * text[:1].isdecimal(),
             )
+        if not named and _IDENTIFIER.fullmatch(seen.name):
+            self._note_identifier(seen.name)
         return TableColumn(seen.name, _ordered(seen.different), gaps)
 
-    def _note_identifiers(self, seen: _Column) -> None:
-        """Note a column of numbers that may only number the rows."""
-        if seen.whole and not seen.gaps and seen.rows > _FEW:
-            if seen.rises or _IDENTIFIER.fullmatch(seen.name):
-                self.notes.append(
-                    f"column {seen.name} is a feature; if its numbers only identify the rows, "
-                    f"leave it out: --set dataset.drop={seen.name}"
-                )
+    def _note_identifier(self, name: str) -> None:
+        """Note a column that may only number the rows, or name persons."""
+        self.notes.append(
+            f"column {name} is a feature; if it only identifies the rows, leave it out: "
+            f"--set dataset.drop={name}; if it names persons with several rows, keep these in one "
+            f"part, training or test: --set dataset.group={name}"
+        )
 
     def _has_comma(self, text: str) -> bool:
         """Return True for a number with commas where only a decimal point is expected."""
@@ -485,14 +495,15 @@ class _Reader:
         """Read the rows, in blocks."""
         c, total, label = self.config, seen[labels[0]].rows, labels[0]
         names = [column.name for column in form.columns]
-        further = [name for name in (*labels, c.client, test) if name is not None]
+        further = [name for name in (*labels, c.client, c.group, test) if name is not None]
         x = pf.datasets.mapped_zeros((total, form.width), self.data_dir)
         y = np.zeros(total, np.int64) if classes else np.zeros((total, len(labels)), np.float32)
         is_test = np.zeros(total, bool)
         places = {name: place for place, name in enumerate(classes)}
-        clients = _ordered(seen[c.client].different) if c.client else ()
-        client_places = {name: place for place, name in enumerate(clients)}
-        owners = np.full(total if c.client else 0, -1, np.int32)  # the place of each row's client
+        given = {n: o for o, n in (("client", c.client), ("group", c.group)) if n is not None}
+        values = {name: _ordered(seen[name].different) for name in given}
+        value_places = {n: {v: place for place, v in enumerate(values[n])} for n in given}
+        owners = {name: np.full(total, -1, np.int32) for name in given}  # the place of each value
         done = read = 0
         for block in self.file.blocks([*names, *further]):
             count = len(block[label])
@@ -504,8 +515,8 @@ class _Reader:
                 y[rows] = places_in(block[label], places)
             else:
                 y[rows] = np.stack([self._numbers(block[n], n, read) for n in labels], 1)
-            if c.client:
-                owners[rows] = places_in(block[c.client], client_places)
+            for name in given:
+                owners[name][rows] = places_in(block[name], value_places[name])
             if test:
                 is_test[rows] = self._tests(block[test], test, read)
             done, read = rows.stop, read + count
@@ -516,12 +527,13 @@ class _Reader:
             )
         if done < total:
             self.notes.append(f"{total - done:,} of {total:,} rows with missing values left out")
-        x, y, is_test, owners = x[:done], y[:done], is_test[:done], owners[:done]
+        x, y, is_test = x[:done], y[:done], is_test[:done]
+        owners = {name: places[:done] for name, places in owners.items()}
         if classes:
             y, classes = self._present(y, classes)
-        columns = self._clients(owners, clients)
+        columns = {n: self._values(given[n], n, owners[n], values[n]) for n in given}
         if share is not None:
-            is_test = _drawn(share, owners if c.client else np.zeros(done, np.int32))
+            is_test = _drawn(share, owners[c.client] if c.client else np.zeros(done, np.int32))
         if is_test.any():
             order = np.argsort(is_test, kind="stable")
             x = self._taken(x, order)
@@ -583,20 +595,19 @@ class _Reader:
         self.notes.append(f"left out with its rows: class {', '.join(gone)}")
         return np.searchsorted(present, y), tuple(classes[place] for place in present)
 
-    def _clients(self, owners: np.ndarray, clients: tuple[str, ...]) -> dict[str, np.ndarray]:
-        """Return the column of the clients; check that it names one for each row."""
-        name = self.config.client
-        if name is None:
-            return {}
-        whole = all(t.isdecimal() and len(t) < 18 and str(int(t)) == t for t in clients)
-        values = np.array([int(t) for t in clients] if whole else [*clients])
+    def _values(
+        self, option: str, name: str, owners: np.ndarray, texts: tuple[str, ...]
+    ) -> np.ndarray:
+        """Return the column of the clients or groups; check that it names one for each row."""
+        whole = all(t.isdecimal() and len(t) < 18 and str(int(t)) == t for t in texts)
+        values = np.array([int(t) for t in texts] if whole else [*texts])
         if (lacking := np.flatnonzero(owners < 0)).size:
             raise pf.UsageError(
-                f"{self.source}: no client in {len(lacking):,} of {len(owners):,} rows "
+                f"{self.source}: no {option} in {len(lacking):,} of {len(owners):,} rows "
                 f"(column {name!r}), the first in row {lacking[0] + 1}",
-                do="name a client in each row, or leave these rows out of the file",
+                do=f"name a {option} in each row, or leave these rows out of the file",
             )
-        return {name: pf.datasets.mapped_column(values, owners, self.data_dir)}
+        return pf.datasets.mapped_column(values, owners, self.data_dir)
 
     def _tests(self, values: np.ndarray, name: str, first: int) -> np.ndarray:
         """Return which rows are test rows by a column, [n] bool."""
