@@ -22,6 +22,7 @@ CSV files are read by Python's csv module, Parquet files by pyarrow, both in blo
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,6 +116,18 @@ class TableOptions(pf.datasets.TaskOptions):
         None,
         description="the column that names each row's client (hospital); the same as "
         "--partition column:CLIENT. None: the partitioner divides",
+    )
+    label_separator: str | None = pf.Field(
+        None,
+        min_length=1,
+        description="what separates several labels in one cell of the label's column, such as |. "
+        "None: each label of multilabel has a column of 0 and 1",
+    )
+    uncertain: Literal["0", "1", "drop"] | None = pf.Field(
+        None, description="what -1 in a label of multilabel becomes; drop: the row is left out"
+    )
+    blank: Literal["0", "1", "drop"] | None = pf.Field(
+        None, description="what an empty label of multilabel becomes; drop: the row is left out"
     )
     test: str | None = pf.Field(
         None,
@@ -274,6 +287,14 @@ class _Reader:
                 "categories",
                 do="choose classification, multilabel or regression, or texts: --dataset hf:DIR",
             )
+        self.several = self.task.name == "multilabel"
+        for option in ("label_separator", "uncertain", "blank"):
+            if getattr(config, option) is not None and not self.several:
+                raise pf.UsageError(
+                    f"dataset.{option} is for several labels, and the task is {self.task.name}",
+                    do="add --set dataset.task=multilabel, or leave it out",
+                )
+        self.replaced = Counter[str]()
 
     def dataset(self) -> pf.datasets.Dataset:
         """Return the data set."""
@@ -337,7 +358,8 @@ class _Reader:
     def _first_reading(self, names: list[str], labels: list[str]) -> dict[str, _Column]:
         """Return what is known of each column."""
         c = self.config
-        most = {labels[0]: _MOST_CLASSES, c.client: 1 << 62, c.group: 1 << 62, c.test: 10}
+        cells = 1 << 62 if c.label_separator else _MOST_CLASSES
+        most = {labels[0]: cells, c.client: 1 << 62, c.group: 1 << 62, c.test: 10}
         named = {*c.categories, *labels, c.client, c.group, c.test}
         seen = {n: _Column(n, most.get(n, c.most_categories), n in named) for n in names}
         for block in self.file.blocks(names):
@@ -448,12 +470,14 @@ class _Reader:
         )
 
     def _check_labels(self, seen: _Column) -> None:
-        """Refuse a column of labels with gaps."""
-        if seen.gaps:
+        """Refuse a column of labels with gaps, unless an option says what they mean."""
+        if seen.gaps and not (self.config.blank or self.config.label_separator):
             raise pf.UsageError(
                 f"{self.source}: no label in {seen.gaps:,} of {seen.rows:,} rows "
                 f"(column {seen.name!r}), the first in row {seen.first_gap + 1}",
-                do="give each row a label, or leave these rows out of the file",
+                do="give each row a label, or leave these rows out of the file"
+                + "; to read them as 0 or 1, or to leave them out: --set dataset.blank=0, =1 or "
+                "=drop" * self.several,
             )
 
     def _classes(self, seen: _Column) -> tuple[str, ...]:
@@ -476,6 +500,13 @@ class _Reader:
                 f"each of {len(seen.different)} different numbers of the column {seen.name} is a "
                 "class; to predict them as numbers: --set dataset.task=regression"
             )
+        if seen.texts and (mark := _joining(seen.different)):
+            joined = next(text for text in sorted(seen.different) if mark in text)
+            self.notes.append(
+                f"values of the column {seen.name}, such as {joined[:60]!r}, look like several "
+                f"labels joined by {mark!r}, and each is a class; to separate them: --set "
+                f"dataset.task=multilabel --set 'dataset.label_separator={mark}'"
+            )
         if len(seen.different) < 2:
             raise pf.UsageError(
                 f"{self.source}: only one class ({min(seen.different)}) in column {seen.name!r}",
@@ -497,7 +528,8 @@ class _Reader:
         names = [column.name for column in form.columns]
         further = [name for name in (*labels, c.client, c.group, test) if name is not None]
         x = pf.datasets.mapped_zeros((total, form.width), self.data_dir)
-        y = np.zeros(total, np.int64) if classes else np.zeros((total, len(labels)), np.float32)
+        outputs = self._outputs(seen[label], labels)
+        y = np.zeros(total, np.int64) if classes else np.zeros((total, len(outputs)), np.float32)
         is_test = np.zeros(total, bool)
         places = {name: place for place, name in enumerate(classes)}
         given = {n: o for o, n in (("client", c.client), ("group", c.group)) if n is not None}
@@ -507,12 +539,14 @@ class _Reader:
         done = read = 0
         for block in self.file.blocks([*names, *further]):
             count = len(block[label])
-            if c.impute == "drop" and (keep := _complete(block, names)) is not None:
+            if (keep := self._kept(block, names, labels)) is not None:
                 block = {name: values[keep] for name, values in block.items()}
             rows = slice(done, done + len(block[label]))
             x[rows] = torch.from_numpy(form.encoded(block, self.source, read))
             if classes:
                 y[rows] = places_in(block[label], places)
+            elif c.label_separator:
+                y[rows] = _several(block[label], c.label_separator, outputs)
             else:
                 y[rows] = np.stack([self._numbers(block[n], n, read) for n in labels], 1)
             for name in given:
@@ -522,11 +556,14 @@ class _Reader:
             done, read = rows.stop, read + count
         if not done:
             raise pf.UsageError(
-                f"{self.source}: each row has a missing value, so dataset.impute=drop leaves none",
-                do="--set dataset.impute=median+flag",
+                f"{self.source}: each row has a missing value or an uncertain label, so no row is "
+                "left",
+                do="--set dataset.impute=median+flag, or other values of dataset.uncertain and "
+                "dataset.blank",
             )
         if done < total:
             self.notes.append(f"{total - done:,} of {total:,} rows with missing values left out")
+        self.notes += [f"{n:,} {what}" for what, n in self.replaced.items()]
         x, y, is_test = x[:done], y[:done], is_test[:done]
         owners = {name: places[:done] for name, places in owners.items()}
         if classes:
@@ -545,7 +582,7 @@ class _Reader:
             fields: dict[str, Any] = {"y": torch.from_numpy(y), "classes": [*classes]}
         else:
             fields = pf.datasets.target_fields(
-                self.task, [y], [self.source], [done], labels, num_train
+                self.task, [y], [self.source], [done], outputs, num_train
             )
             self.notes.append(fields.pop("note"))
         return pf.datasets.Dataset(
@@ -559,10 +596,8 @@ class _Reader:
 
     def _numbers(self, values: np.ndarray, name: str, first: int) -> np.ndarray:
         """Return labels [n] as numbers; true and false of a multi-label task are 1 and 0."""
-        several = self.task.name == "multilabel"
-        numbers = numbers_in(values, self.decimal)
-        if numbers is None and several:
-            numbers = _in_any_case(values, _FLAGS)
+        several = self.several
+        numbers = self._chosen(self._flags(values)) if several else numbers_in(values, self.decimal)
         if numbers is None:
             row = first_text(values, self.decimal)
         elif several and (odd := (numbers != 0) & (numbers != 1)).any():
@@ -570,14 +605,86 @@ class _Reader:
         else:
             return numbers
         text = str(values[row]).strip()
+        if several and numbers is not None and numbers[row] == -1:
+            blocks = self.file.blocks([name])
+            count = sum(int((self._flags(block[name]) == -1).sum()) for block in blocks)
+            raise pf.UsageError(
+                f"{self.source}: the label's column {name!r} has -1, uncertain, in {count:,} rows",
+                "a label is 0 or 1",
+                "read them as 0 or 1, or leave the rows out: --set dataset.uncertain=0, =1 or "
+                "=drop",
+            )
         if not several and self._has_comma(text):
             raise self._commas(_Column(name, 0, first=(text, first + row)))
         raise pf.UsageError(
             f"{self.source}: the label's column {name!r} has {text[:40]!r} in row "
             f"{first + row + 1}",
             f"{self.task.name} takes {'0 or 1' if several else 'a number'} in each row",
-            "correct the column, or name another one: --set dataset.label=COLUMN",
+            "correct the column, or name another one: --set dataset.label=COLUMN"
+            + (
+                "; if a cell holds several labels, say what separates them: --set "
+                f"'dataset.label_separator={_joining({*texts_in(values)}) or '|'}'"
+            )
+            * several,
         )
+
+    def _flags(self, values: np.ndarray) -> np.ndarray:
+        """Return labels [n] of 0 and 1; -1 for uncertain, NaN for none, infinity for others."""
+        numbers = numbers_in(values, self.decimal)
+        if numbers is None:
+            found = _in_any_case(values, {**_FLAGS, "-1": 2})
+            numbers = np.select([found == 2, found < 0], [-1.0, np.inf], found)
+            numbers[gaps_in(values)] = np.nan
+        return numbers
+
+    def _chosen(self, numbers: np.ndarray) -> np.ndarray:
+        """Return labels with the numbers that the options give to uncertain and empty ones."""
+        c = self.config
+        for what, places, choice in (
+            ("uncertain labels (-1)", numbers == -1, c.uncertain),
+            ("empty labels", np.isnan(numbers), c.blank),
+        ):
+            if choice in ("0", "1") and places.any():
+                self.replaced[f"{what} are read as {choice}"] += int(places.sum())
+                numbers = np.where(places, float(choice), numbers)
+        return numbers
+
+    def _outputs(self, seen: _Column, labels: list[str]) -> list[str]:
+        """Return the names of the labels: the columns, or what cells hold."""
+        mark = self.config.label_separator
+        if mark is None:
+            return labels
+        if len(labels) > 1:
+            raise pf.UsageError(
+                f"dataset.label_separator={mark} reads one column, and dataset.label names "
+                f"{len(labels)}",
+                do="leave one of them out",
+            )
+        cells = (text.split(mark) for text in seen.different)
+        names = sorted({name.strip() for cell in cells for name in cell} - {""})
+        if not 1 < len(names) <= _MOST_CLASSES:
+            raise pf.UsageError(
+                f"{self.source}: column {seen.name!r} has {len(names):,} labels if "
+                f"{mark!r} separates them",
+                f"expected from 2 to {_MOST_CLASSES:,}",
+                "correct dataset.label_separator",
+            )
+        return names
+
+    def _kept(
+        self, block: Mapping[str, np.ndarray], names: list[str], labels: list[str]
+    ) -> np.ndarray | None:
+        """Return the rows that options do not leave out; None for all."""
+        c = self.config
+        out = np.zeros(len(block[labels[0]]), bool)
+        for name in names if c.impute == "drop" else ():
+            out |= gaps_in(block[name])
+        for name in labels if self.several else ():
+            if c.blank == "drop":
+                out |= gaps_in(block[name])
+            if c.uncertain == "drop" and not c.label_separator:
+                out |= self._flags(block[name]) == -1
+        return np.flatnonzero(~out) if out.any() else None
 
     def _present(
         self, y: np.ndarray, classes: tuple[str, ...]
@@ -680,12 +787,22 @@ def _in_any_case(values: np.ndarray, words: Mapping[str, int]) -> np.ndarray:
     return places_in(as_objects([text.lower() for text in texts_in(values)]), words)
 
 
-def _complete(block: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray | None:
-    """Return the rows without a gap; None if all are."""
-    gaps = np.zeros(len(block[names[0]]), bool)
-    for name in names:
-        gaps |= gaps_in(block[name])
-    return np.flatnonzero(~gaps) if gaps.any() else None
+def _several(values: np.ndarray, mark: str, names: list[str]) -> np.ndarray:
+    """Return which labels are in each cell, [n, L]; a cell without a value has none."""
+    places, result = {name: n for n, name in enumerate(names)}, np.zeros((len(values), len(names)))
+    for row, cell in enumerate(np.where(gaps_in(values), "", values).tolist()):
+        result[row, [places[part.strip()] for part in cell.split(mark) if part.strip()]] = 1
+    return result
+
+
+def _joining(texts: set[str]) -> str:
+    """Return what joins several labels in texts: the texts are fewer if it separates them."""
+    for mark in ("|", ";", ","):
+        if any(mark in text for text in texts):
+            parts = {part.strip() for text in texts for part in text.split(mark)} - {""}
+            if len(parts) < len(texts):
+                return mark
+    return ""
 
 
 def _ordered(texts: set[str]) -> tuple[str, ...]:
