@@ -22,12 +22,16 @@ from torch.utils.data import IterableDataset, TensorDataset
 from protofl.data.arrays import dataset_from_arrays
 from protofl.data.columns import Columns, check_class_names, from_arrays
 from protofl.data.dataset import Dataset, class_names
+from protofl.data.image_files import ImageFiles, to_rgb
 from protofl.data.preparation import Preparation
 from protofl.errors import UsageError
-from protofl.system.formatting import count, shape_text
+from protofl.system.formatting import count, shape_text, size_text
 
 ARRAYS = "arrays"
 """The name of the data set that arrays are."""
+
+_COLOURS = ("P", "PA", "HSV", "LAB", "YCbCr", "CMYK")
+"""Modes of Pillow whose numbers are not those of grey or RGB pictures."""
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -155,6 +159,14 @@ def _parts_of(dataset: Any) -> tuple[list[_Part], Any]:  # noqa: ANN401 - anythi
         dataset = tuple(dataset[key] for key in _KEYS if dataset.get(key) is not None)
     if isinstance(dataset, TorchDataset):
         dataset = (dataset,)
+    if hasattr(dataset, "columns") or hasattr(dataset, "column_names"):
+        raise UsageError(
+            f"dataset: {type(dataset).__name__} is a table with named columns, not arrays",
+            "tables are read from files, with their categories and missing values",
+            "save it: frame.to_parquet('FILE') of pandas, frame.write_parquet('FILE') of polars, "
+            "pyarrow.parquet.write_table(table, 'FILE'); then dataset='parquet:FILE' and "
+            "options={'dataset': {'label': COLUMN}}",
+        )
     if not isinstance(dataset, (tuple, list)):
         raise UsageError(
             f"dataset: {type(dataset).__name__} is not a data set", f"possible: {_FORMS}"
@@ -175,10 +187,19 @@ def _parts_of(dataset: Any) -> tuple[list[_Part], Any]:  # noqa: ANN401 - anythi
 
 def _array(value: Any, name: str) -> np.ndarray:  # noqa: ANN401 - whatever NumPy takes
     """Return a tensor, an array, or anything that NumPy can convert, as an array."""
+    if hasattr(value, "toarray"):
+        size = size_text(int(np.prod(value.shape)) * value.dtype.itemsize)
+        raise UsageError(
+            f"dataset: {name} is a sparse matrix ({type(value).__name__})",
+            f"samples are dense arrays; its numbers would take {size}",
+            "give x.toarray(), or fewer columns",
+        )
     try:
         if isinstance(value, Tensor):
             value = value.detach().cpu()
             value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        if getattr(value, "mode", None) in _COLOURS:  # a picture of Pillow
+            value = to_rgb(value, f"dataset: {name}", ImageFiles())
         result: np.ndarray = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
         return result
     except (TypeError, ValueError, RuntimeError) as error:
