@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -33,6 +34,7 @@ import torch
 from pydantic import BeforeValidator
 
 import protofl as pf
+from protofl_plugins.datasets.folder import ENDINGS, ImageConfig, all_files, is_image
 from protofl_plugins.datasets.table_form import TableColumn, TableForm, first_text
 from protofl_plugins.datasets.table_reader import TableFile
 from protofl_plugins.datasets.table_values import (
@@ -46,6 +48,8 @@ from protofl_plugins.datasets.table_values import (
 
 _LABELS = ("label", "class", "target", "y", "outcome", "diagnosis")
 """Names of the label's column that need not be given."""
+
+_ENDINGS = ("", *ENDINGS)
 
 _MOST_CLASSES = 1_000
 
@@ -86,7 +90,7 @@ def split_names(names: Any) -> Any:  # noqa: ANN401 - the value of an option
 _Names = Annotated[list[str], BeforeValidator(split_names)]
 
 
-class TableOptions(pf.datasets.TaskOptions):
+class TableOptions(ImageConfig, pf.datasets.TaskOptions):
     """Options of tables with named columns."""
 
     path: str = pf.Field(description="the file")
@@ -111,6 +115,11 @@ class TableOptions(pf.datasets.TaskOptions):
         None,
         description="the column of the classes or numbers, or A,B for several labels. None: the "
         "only one named label, class, target, y, outcome or diagnosis",
+    )
+    image: str | None = pf.Field(
+        None,
+        description="the column that names each row's image file in the folder of the table or "
+        "below, with or without its ending; the images are the samples. None: the other columns",
     )
     client: str | None = pf.Field(
         None,
@@ -158,7 +167,8 @@ class _NamedColumns:
         if not path.is_file():
             raise pf.missing_path(path, f"give it as --dataset {self.name}:FILE")
         chosen = config.model_dump(exclude_defaults=True, exclude={"path"})
-        return pf.datasets.files_key(self.name, path, [path], "rows 2", *chosen.items())
+        files = [path, *(all_files(path.parent) if config.image else ())]
+        return pf.datasets.files_key(self.name, path, files, "rows 2", *chosen.items())
 
     @pf.hookimpl
     def decode(self, config: TableOptions, data_dir: Path) -> pf.datasets.Dataset:
@@ -294,7 +304,14 @@ class _Reader:
                     f"dataset.{option} is for several labels, and the task is {self.task.name}",
                     do="add --set dataset.task=multilabel, or leave it out",
                 )
+        unused = sorted({*ImageConfig.model_fields} & config.model_fields_set)
+        if unused and not config.image:
+            raise pf.UsageError(
+                f"dataset.{unused[0]} is for images, and the samples are rows of the table",
+                do="name the column of the images: --set dataset.image=COLUMN, or leave it out",
+            )
         self.replaced = Counter[str]()
+        self.pictures: dict[str, str] = {}
 
     def dataset(self) -> pf.datasets.Dataset:
         """Return the data set."""
@@ -302,7 +319,7 @@ class _Reader:
         labels, share = self._labels(names), _share(c.test)
         test = c.test if share is None else None
         special = [("label", label) for label in labels]
-        others = (("client", c.client), ("group", c.group), ("test", test))
+        others = (("image", c.image), ("client", c.client), ("group", c.group), ("test", test))
         special += [(option, name) for option, name in others if name is not None]
         for option, name in special:
             if name not in names:
@@ -315,19 +332,25 @@ class _Reader:
         for name in {name for name in used if used.count(name) > 1 or name in c.drop}:
             raise pf.UsageError(
                 f"{self.source}: column {name!r} is given to two options",
-                do="name another column in one of label, client, group, test and drop",
+                do="name another column in one of label, image, client, group, test and drop",
             )
         if names[0] == "":
             self.notes.append("the first column has no name: it is left out as a row number")
         features = [n for n in names if n and n not in (*used, *c.drop)]
-        if not features:
+        if c.image:
+            left = f"; other columns are not used: {', '.join(features)}" if features else ""
+            self.notes.append(f"samples are the images that {c.image} names{left}")
+            features = []
+        elif not features:
             raise pf.UsageError(
                 f"{self.source}: no column is left as a feature",
                 f"its columns: {', '.join(names)}",
                 "drop fewer columns",
             )
         seen = self._first_reading([*features, *used], labels)
-        form = self._form(features, seen)
+        if not c.image:
+            self._note_pictures(features, c.drop)
+        form = None if c.image else self._form(features, seen)
         for label in labels:
             self._check_labels(seen[label])
         classes = self._classes(seen[labels[0]]) if self.task.has_classes else ()
@@ -419,7 +442,8 @@ class _Reader:
                 f"{self.source}: column {seen.name!r} has {shown} different values in "
                 f"{seen.rows:,} rows, such as {text or min(seen.different)!r}",
                 "each category becomes a feature, so names and identifiers cannot be used",
-                f"leave the column out: --set dataset.drop={seen.name}, or allow it: "
+                (f"{self.pictures[seen.name]}; " if seen.name in self.pictures else "")
+                + f"leave the column out: --set dataset.drop={seen.name}, or allow it: "
                 f"--set dataset.categories={seen.name}"
                 + (" and --set dataset.most_categories=N" if many else "")
                 + f"; of persons with several rows: --set dataset.group={seen.name}"
@@ -516,7 +540,7 @@ class _Reader:
 
     def _second_reading(
         self,
-        form: TableForm,
+        form: TableForm | None,
         classes: tuple[str, ...],
         seen: dict[str, _Column],
         labels: list[str],
@@ -525,9 +549,11 @@ class _Reader:
     ) -> pf.datasets.Dataset:
         """Read the rows, in blocks."""
         c, total, label = self.config, seen[labels[0]].rows, labels[0]
-        names = [column.name for column in form.columns]
-        further = [name for name in (*labels, c.client, c.group, test) if name is not None]
-        x = pf.datasets.mapped_zeros((total, form.width), self.data_dir)
+        names = [] if form is None else [column.name for column in form.columns]
+        special = (*labels, c.image, c.client, c.group, test)
+        further = [name for name in special if name is not None]
+        width, images = 0 if form is None else form.width, list[str]()
+        x = pf.datasets.mapped_zeros((total, width), self.data_dir) if form else torch.empty(0)
         outputs = self._outputs(seen[label], labels)
         y = np.zeros(total, np.int64) if classes else np.zeros((total, len(outputs)), np.float32)
         is_test = np.zeros(total, bool)
@@ -542,7 +568,10 @@ class _Reader:
             if (keep := self._kept(block, names, labels)) is not None:
                 block = {name: values[keep] for name, values in block.items()}
             rows = slice(done, done + len(block[label]))
-            x[rows] = torch.from_numpy(form.encoded(block, self.source, read))
+            if form is None:
+                images += texts_in(block[c.image])
+            else:
+                x[rows] = torch.from_numpy(form.encoded(block, self.source, read))
             if classes:
                 y[rows] = places_in(block[label], places)
             elif c.label_separator:
@@ -573,10 +602,15 @@ class _Reader:
             is_test = _drawn(share, owners[c.client] if c.client else np.zeros(done, np.int32))
         if is_test.any():
             order = np.argsort(is_test, kind="stable")
-            x = self._taken(x, order)
+            x = x if form is None else self._taken(x, order)
+            images = [images[row] for row in order] if images else []
             y, columns = y[order], {name: values[order] for name, values in columns.items()}
             self._note_tests(y, int((~is_test).sum()), classes)
-        missing = sum(seen[name].gaps for name in names) / (total * len(names))
+        if form is None:
+            x, preparation = self._images(images)
+        else:
+            missing = sum(seen[name].gaps for name in names) / (total * len(names))
+            preparation = pf.datasets.Preparation(fitted=form.fitted(label, missing))
         num_train = int((~is_test).sum())
         if classes:
             fields: dict[str, Any] = {"y": torch.from_numpy(y), "classes": [*classes]}
@@ -590,9 +624,64 @@ class _Reader:
             num_train=num_train,
             note="; ".join(filter(None, self.notes)),
             columns=columns,
-            preparation=pf.datasets.Preparation(fitted=form.fitted(label, missing)),
+            preparation=preparation,
             **fields,
         )
+
+    def _images(self, names: list[str]) -> tuple[torch.Tensor, pf.datasets.Preparation]:
+        """Return the images [N, 3, side, side] that a column names, and how they were decoded."""
+        root, files = self.file.path.parent, dict[str, list[Path]]()
+        for path in all_files(root):
+            own = path.relative_to(root)
+            keys = (own.as_posix(), own.with_suffix("").as_posix(), own.name, own.stem)
+            for key in {*keys}:
+                files.setdefault(key, []).append(path)
+        plain = [name.replace("\\", "/").removeprefix("./") for name in names]
+        wrong = [name for name in plain if len(files.get(name, ())) != 1]
+        if wrong:
+            several = files.get(wrong[0], [])
+            found = (
+                f"has several files: {', '.join(map(str, several[:2]))}" if several else "has none"
+            )
+            raise pf.UsageError(
+                f"{self.source}: {len(wrong):,} of {len(names):,} values of the column "
+                f"{self.config.image!r} do not name one image below {root}: {wrong[0]!r} {found}",
+                "a value is the path of an image file in the folder of the table, its name, or its "
+                "name without the ending",
+                "correct the values, move the table, or leave such rows out",
+            )
+
+        def image_of(row: int) -> tuple[Any, str]:
+            path = files[plain[row]][0]
+            return pf.datasets.open_image(path), str(path)
+
+        c = self.config
+        decoded = pf.datasets.decode_images(len(names), image_of, c.side, files=c.files)
+        self.notes += decoded.notes
+        usual = decoded.files == pf.datasets.ImageFiles()
+        preparation = pf.datasets.Preparation(images=None if usual else decoded.files)
+        return torch.from_numpy(decoded.x), preparation
+
+    def _note_pictures(self, features: list[str], dropped: list[str]) -> None:
+        """Note columns whose first value is the name of an image beside the table."""
+        root = self.file.path.parent
+        folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())[:20]]
+        first = dict[str, np.ndarray]()
+        for names in (features, *([name] for name in dropped)):
+            with suppress(pf.UsageError):  # a column that is left out may hold anything
+                first |= next(iter(self.file.blocks(names)), {})
+        for name, values in first.items():
+            if values.dtype != object or numbers_in(values[:1]) is not None:
+                continue
+            text = str(values[0]).strip()
+            files = (folder / (text + ending) for folder in folders for ending in _ENDINGS)
+            found = next((f for f in files if is_image(f.name) and f.is_file()), None)
+            if found:
+                self.pictures[name] = (
+                    f"column {name} names pictures, such as {found.relative_to(root)}; to read "
+                    f"them: --set dataset.image={name} (without a table: --dataset folder:DIR)"
+                )
+        self.notes += [*self.pictures.values()]
 
     def _numbers(self, values: np.ndarray, name: str, first: int) -> np.ndarray:
         """Return labels [n] as numbers; true and false of a multi-label task are 1 and 0."""

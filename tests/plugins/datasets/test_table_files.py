@@ -640,7 +640,8 @@ def test_rows_of_a_patient_are_in_one_part(tmp_path):
         assert len(train) + len(test) == 6 and not train & test
     _, shown = command(
         "partition", "show", "--dataset", f"csv:{tmp_path / 'a.csv'}",
-        "--set", "dataset.label=grade", "--set", "dataset.client=hospital", "--set", "dataset.group=patient_id",
+        "--set", "dataset.label=grade", "--set", "dataset.client=hospital",
+        "--set", "dataset.group=patient_id",
         "--data-dir", str(tmp_path / "d"), "--out", str(tmp_path / "p.png"),
     )  # fmt: skip
     assert "rows of one patient_id are in one part: 12 groups" in shown
