@@ -206,7 +206,7 @@ class Machine:
         used: Bytes that a test says others use.
         live: Bytes of all tensors on the device.
         peak: The most of them at a time.
-        count: Number of GPUs; only the first one computes.
+        number: Number of GPUs; only the first one computes.
         float64: Whether it has float64; Apple's GPUs (``mps``) don't.
     """
 
@@ -227,7 +227,7 @@ class Machine:
         self.readers, self.freed_early, self.blocks = {}, [], weakref.WeakValueDictionary()
         self.free = {}  # {stream of freed memory: {another stream that used it: its last use}}
         self.generator = Generator(State(torch.Generator().get_state()))
-        self.total, self.used, self.count, self.float64 = 80 << 30, 0, 1, True
+        self.total, self.used, self.number, self.float64 = 80 << 30, 0, 1, True
         self.storages, self.live, self.peak = {}, 0, 0
 
     # --- what tests ask -------------------------------------------------------------------------
@@ -548,7 +548,7 @@ class Module:
         return False
 
     def device_count(self):
-        return GPU.count
+        return GPU.number
 
     def current_device(self):
         return 0

@@ -173,7 +173,7 @@ def test_only_render_imports_rich_and_nothing_imports_plugins():
         (["run", "--clients"], "--clients", ""),
         (["show"], "missing argument", ""),
         (["partition"], "missing command", "known: show"),
-        (["data", "imprt"], "no such command 'imprt'", "import"),
+        (["runs", "lst"], "no such command 'lst'", "list"),
     ],
 )
 def test_mistakes_in_typing(cli, words, what, near):

@@ -126,3 +126,21 @@ def test_a_run_keeps_groups_together_and_its_cache_the_name(tmp_path):
     assert made.group == "patient" and cache.load("a", tmp_path, None).groups.tolist() == [
         0, 0, 1, 1,
     ]  # fmt: skip
+
+
+def test_arrays_of_a_program_have_groups(tmp_path):
+    patients = np.repeat(np.arange(40), 3)
+    x = np.random.default_rng(0).normal(size=(120, 4)).astype("float32")
+    arrays = {"x_train": x, "y_train": np.arange(120) % 3, "patient": patients}
+    made = pf.datasets.dataset_from_arrays(
+        [(x, np.arange(120) % 3, "a")], columns={"patient": patients}
+    )
+    for dataset in (arrays, made):
+        run = pf.run(
+            "local", models="mlp", dataset=dataset, clients=2, rounds=1, progress=False,
+            data_dir=tmp_path / "d", dry_run=False, out=tmp_path / f"{type(dataset).__name__}",
+            options={"dataset": {"group": "patient"}},
+        )  # fmt: skip
+        split = pf.load_run(run.folder).plan.split(0)
+        parts = [{*patients[all_of(split, part)]} for part in (split.train, split.test)]
+        assert not parts[0] & parts[1] and len(parts[0] | parts[1]) == 40

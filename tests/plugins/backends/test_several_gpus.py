@@ -102,7 +102,7 @@ def test_on_cpus_there_is_one_for_each_core(options, started, monkeypatch):
 
 
 def test_several_gpus_are_for_the_backend_process(options, gpu):
-    gpu.count = 2
+    gpu.number = 2
     plan = plan_of(options, device="simgpu:0,simgpu:1")
     assert plan.settings.backend == "process" and plan.settings.device == "simgpu:0,simgpu:1"
     assert plan.device == torch.device("simgpu:0")
@@ -116,7 +116,7 @@ def test_several_gpus_are_for_the_backend_process(options, gpu):
     ["local", *(pytest.param(b, marks=pytest.mark.satellites) for b in ("ray", "flower"))],
 )
 def test_other_backends_refuse_several_gpus(options, gpu, backend):
-    gpu.count = 2
+    gpu.number = 2
     with pytest.raises(pf.UsageError, match=f"the backend {backend} does not") as caught:
         plan_of(options, device="simgpu:0,simgpu:1", backend=backend)
     assert "--backend process" in caught.value.do

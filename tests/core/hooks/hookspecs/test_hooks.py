@@ -63,8 +63,8 @@ HOOKS = {
     },
     "schedule": {
         "check_run": "plan config",
-        "try_out": "desk note config",
-        "open_schedule": "desk config",
+        "try_out": "coordinator note config",
+        "open_schedule": "coordinator config",
     },
     "tracker": {
         "check": "config",
