@@ -8,9 +8,11 @@ finds them in the cache or compares the arrays that it is given again.
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from protofl.data.dataset import Dataset, class_names
 from protofl.data.image_files import ImageFiles, to_rgb
 from protofl.data.preparation import Preparation
 from protofl.errors import UsageError
+from protofl.system.files.atomic import write_file
 from protofl.system.formatting import count, shape_text, size_text
 
 ARRAYS = "arrays"
@@ -132,6 +135,48 @@ class ArrayData:
             yield
         finally:
             opened.pop(self.digest, None)
+
+
+def frame_file(frame: Any, data_dir: Path) -> str:  # noqa: ANN401 - of pandas, polars or pyarrow
+    """Write a table to a Parquet file that is named by its content; return its data set.
+
+    Args:
+        frame: A DataFrame of pandas or polars, or a table of pyarrow.
+        data_dir: The folder of decoded data.
+
+    Raises:
+        UsageError: pyarrow is missing, or a column holds values of several types.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UsageError(
+            "data frames need the package pyarrow", do="pip install 'protofl[tables]'"
+        ) from None
+    try:
+        if hasattr(frame, "iloc"):
+            frame = pyarrow.Table.from_pandas(frame, preserve_index=False)
+        table = frame.to_arrow() if hasattr(frame, "to_arrow") else frame
+        content = io.BytesIO()
+        parquet.write_table(table.replace_schema_metadata(None), content)
+    except (pyarrow.ArrowException, TypeError, ValueError) as error:
+        raise UsageError(
+            f"dataset: the table cannot be converted: {str(error).splitlines()[0]}",
+            do="give each column values of one type",
+        ) from None
+    digest = hashlib.sha256(content.getbuffer()).hexdigest()[:16]
+    path = data_dir.absolute() / f"frame-{digest}.parquet"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, content.getvalue())
+    return f"parquet:{path}"
+
+
+def is_frame(data: Any) -> bool:  # noqa: ANN401 - anything
+    """Return True for a DataFrame of pandas or polars and for a table of pyarrow."""
+    kinds = {("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table")}
+    return (type(data).__module__.partition(".")[0], type(data).__name__) in kinds
 
 
 def _without_columns(dataset: Any) -> tuple[Any, dict[str, np.ndarray]]:  # noqa: ANN401 - anything
