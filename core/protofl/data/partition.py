@@ -218,10 +218,10 @@ def _like_groups(data: Dataset, rows: np.ndarray, sizes: np.ndarray) -> list[str
     """
     notes, owner = [], np.repeat(np.arange(len(sizes)), sizes)
     for name, values in data.columns.items():
-        found, places = distinct(values[rows])
+        found, places = distinct(values)
         if 2 * len(sizes) < len(found) <= len(rows) // 2:
-            pairs = np.unique(places * len(sizes) + owner)
-            if len(pairs) == len(found):
+            pairs = np.unique(places[rows] * len(sizes) + owner)
+            if len(pairs) == len(np.unique(pairs // len(sizes))):
                 notes.append(
                     f"column {name} has {len(found):,} values in {len(rows):,} rows, each at one "
                     "client: if rows of one value belong together, keep them in one part, training "
