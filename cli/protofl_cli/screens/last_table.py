@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from protofl.data.task_names import share_text
 from protofl.system.formatting import count, size_text
@@ -108,6 +109,8 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
         mean, std = evaluated[-1].client_test_accuracy, evaluated[-1].test_accuracy_std
         if mean is not None and std is not None:
             rows.append(("over clients", f"mean {mean:.1%}, std {std:.1%}"))
+    texts = {f"{name} of clients": _without_value(figure) for name, figure in metrics.items()}
+    rows += [(label, text) for label, text in texts.items() if text]
     # In round 0 many methods have no downloads yet.
     usual = [r for r in record if r.round > 0] or record
     for way in ("upload", "download"):
@@ -137,3 +140,15 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
 def _all_asked(record: list[Row]) -> int:
     """Return the number of selected clients over all rounds."""
     return sum(row.participants + len(row.absent) for row in record)
+
+
+def _without_value(figure: Mapping[str, Any]) -> str:
+    """Return over how many clients the mean of a metric is, if some have no value."""
+    values = figure.get("clients", {})
+    lacking = [client for client, value in values.items() if value is None]
+    if not lacking:
+        return ""
+    text = f"none for {len(lacking):,} of {count(len(values), 'client')}, such as {lacking[0]}"
+    text += ": their test samples do not define it, for example of one class"
+    mean = figure.get("mean")
+    return text if mean is None else f"{text}; mean of the others {mean:.4f}"

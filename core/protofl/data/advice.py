@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from protofl.data.columns import is_gap
 from protofl.data.spec import Kind
 
 FIELDS = (
@@ -49,6 +50,12 @@ def samples_advice(x: np.ndarray, kind: Kind) -> str:
         return f"scale them, alike in all parts: {scaled(low, high)}"
     if kind == "tokens":
         return 'convert ids: x = x.astype("int64"); or say kind=table or kind=series'
+    if x.dtype == object and (gaps := sum(map(is_gap, x.flat))):
+        return (
+            f"{gaps:,} values are missing (None, NaN, NaT or <NA>); leave out such samples: "
+            "keep = ~pandas.isna(x).reshape(len(x), -1).any(1); "
+            'x, y = x[keep].astype("float32"), y[keep]'
+        )
     return (
         'convert numbers: x = x.astype("float32"); code texts as numbers, for example with '
         "pandas.get_dummies"

@@ -121,6 +121,7 @@ def _read(path: Path, *, verify: bool = False) -> Dataset:
             task=Task(**about.get("task", {})),
             targets=tensors.get("targets"),
             outputs=about.get("outputs", []),
+            group=about.get("group", ""),
         )
         recorded = about["preparation"]
         data.preparation = None if recorded is None else Preparation.of_json(recorded, str(path))
@@ -155,6 +156,8 @@ def _store(path: Path, data: Dataset) -> Dataset:
     if data.columns:
         values, about["columns"] = columns.packed(data.columns)
         tensors |= values
+    if data.group:
+        about["group"] = data.group
     about["checksum"] = _checksum(tensors, about)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from protofl.data import advice
-from protofl.data.columns import Columns, as_column, column_faults
+from protofl.data.columns import Columns, as_column, column_faults, distinct
 from protofl.data.preparation import Preparation
 from protofl.data.spec import Kind, SampleSpec
 from protofl.data.tasks import CLASSIFICATION, Task, strata
@@ -66,6 +66,8 @@ class Dataset:
         preparation: What was done to raw samples before they were stored in ``x``, such as a
             standardisation; None if that is not known here. Predictions and exported clients
             apply it to raw samples.
+        group: The column whose samples of one value, such as those of a patient, are in one part of
+            the split: training, validation or test; empty for samples that are independent.
     """
 
     x: Tensor
@@ -84,6 +86,7 @@ class Dataset:
     task: Task = CLASSIFICATION
     targets: Tensor | None = None
     outputs: list[str] = field(default_factory=list)
+    group: str = ""
 
     def __post_init__(self) -> None:
         """Take rows of the split and columns as tensors, arrays or lists."""
@@ -111,6 +114,30 @@ class Dataset:
     def labels(self) -> Tensor:
         """Labels that models are trained with: ``y``, or [N, L] as `Task.encoded` returns them."""
         return self.y if self.targets is None else self.task.encoded(self.targets)
+
+    @cached_property
+    def groups(self) -> np.ndarray | None:
+        """The number [N] of each sample's group, int64; None without groups.
+
+        Raises:
+            UsageError: There is no such column, or it has gaps.
+        """
+        if not self.group:
+            return None
+        if self.group not in self.columns:
+            raise UsageError(
+                f"the data set has no column {self.group!r}, which dataset.group names",
+                f"columns: {', '.join(self.columns) or 'none'}",
+                "correct the name, or leave it out",
+            )
+        values = self.columns[self.group]
+        gaps = values == "" if values.dtype.kind == "U" else values != values
+        if gaps.any():
+            raise UsageError(
+                f"no group in {int(gaps.sum()):,} of {len(values):,} rows (column {self.group!r})",
+                do="name the group in each row, or leave these rows out",
+            )
+        return distinct(values)[1]
 
     def about_outputs(self) -> str:
         """Return the task in words: ``10 classes``, ``regression of age``, ``next tokens``."""

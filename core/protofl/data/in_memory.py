@@ -8,9 +8,11 @@ finds them in the cache or compares the arrays that it is given again.
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,12 +24,17 @@ from torch.utils.data import IterableDataset, TensorDataset
 from protofl.data.arrays import dataset_from_arrays
 from protofl.data.columns import Columns, check_class_names, from_arrays
 from protofl.data.dataset import Dataset, class_names
+from protofl.data.image_files import ImageFiles, to_rgb
 from protofl.data.preparation import Preparation
 from protofl.errors import UsageError
-from protofl.system.formatting import count, shape_text
+from protofl.system.files.atomic import write_file
+from protofl.system.formatting import count, shape_text, size_text
 
 ARRAYS = "arrays"
 """The name of the data set that arrays are."""
+
+_COLOURS = ("P", "PA", "HSV", "LAB", "YCbCr", "CMYK")
+"""Modes of Pillow whose numbers are not those of grey or RGB pictures."""
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -130,6 +137,48 @@ class ArrayData:
             opened.pop(self.digest, None)
 
 
+def frame_file(frame: Any, data_dir: Path) -> str:  # noqa: ANN401 - of pandas, polars or pyarrow
+    """Write a table to a Parquet file that is named by its content; return its data set.
+
+    Args:
+        frame: A DataFrame of pandas or polars, or a table of pyarrow.
+        data_dir: The folder of decoded data.
+
+    Raises:
+        UsageError: pyarrow is missing, or a column holds values of several types.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UsageError(
+            "data frames need the package pyarrow", do="pip install 'protofl[tables]'"
+        ) from None
+    try:
+        if hasattr(frame, "iloc"):
+            frame = pyarrow.Table.from_pandas(frame, preserve_index=False)
+        table = frame.to_arrow() if hasattr(frame, "to_arrow") else frame
+        content = io.BytesIO()
+        parquet.write_table(table.replace_schema_metadata(None), content)
+    except (pyarrow.ArrowException, TypeError, ValueError) as error:
+        raise UsageError(
+            f"dataset: the table cannot be converted: {str(error).splitlines()[0]}",
+            do="give each column values of one type",
+        ) from None
+    digest = hashlib.sha256(content.getbuffer()).hexdigest()[:16]
+    path = data_dir.absolute() / f"frame-{digest}.parquet"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, content.getvalue())
+    return f"parquet:{path}"
+
+
+def is_frame(data: Any) -> bool:  # noqa: ANN401 - anything
+    """Return True for a DataFrame of pandas or polars and for a table of pyarrow."""
+    kinds = {("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table")}
+    return (type(data).__module__.partition(".")[0], type(data).__name__) in kinds
+
+
 def _without_columns(dataset: Any) -> tuple[Any, dict[str, np.ndarray]]:  # noqa: ANN401 - anything
     """Return a mapping's samples, labels and classes, and its further arrays."""
     if not isinstance(dataset, Mapping) or not {*_KEYS[:2]} <= {*dataset}:
@@ -155,6 +204,14 @@ def _parts_of(dataset: Any) -> tuple[list[_Part], Any]:  # noqa: ANN401 - anythi
         dataset = tuple(dataset[key] for key in _KEYS if dataset.get(key) is not None)
     if isinstance(dataset, TorchDataset):
         dataset = (dataset,)
+    if hasattr(dataset, "columns") or hasattr(dataset, "column_names"):
+        raise UsageError(
+            f"dataset: {type(dataset).__name__} is a table with named columns, not arrays",
+            "tables are read from files, with their categories and missing values",
+            "save it: frame.to_parquet('FILE') of pandas, frame.write_parquet('FILE') of polars, "
+            "pyarrow.parquet.write_table(table, 'FILE'); then dataset='parquet:FILE' and "
+            "options={'dataset': {'label': COLUMN}}",
+        )
     if not isinstance(dataset, (tuple, list)):
         raise UsageError(
             f"dataset: {type(dataset).__name__} is not a data set", f"possible: {_FORMS}"
@@ -175,10 +232,19 @@ def _parts_of(dataset: Any) -> tuple[list[_Part], Any]:  # noqa: ANN401 - anythi
 
 def _array(value: Any, name: str) -> np.ndarray:  # noqa: ANN401 - whatever NumPy takes
     """Return a tensor, an array, or anything that NumPy can convert, as an array."""
+    if hasattr(value, "toarray"):
+        size = size_text(int(np.prod(value.shape)) * value.dtype.itemsize)
+        raise UsageError(
+            f"dataset: {name} is a sparse matrix ({type(value).__name__})",
+            f"samples are dense arrays; its numbers would take {size}",
+            "give x.toarray(), or fewer columns",
+        )
     try:
         if isinstance(value, Tensor):
             value = value.detach().cpu()
             value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        if getattr(value, "mode", None) in _COLOURS:  # a picture of Pillow
+            value = to_rgb(value, f"dataset: {name}", ImageFiles())
         result: np.ndarray = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
         return result
     except (TypeError, ValueError, RuntimeError) as error:

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protofl.data.columns import distinct
 from protofl.data.dataset import Dataset
 from protofl.data.split import Split
-from protofl.data.subset import class_balanced, subset_note
+from protofl.data.subset import class_balanced, held_groups, subset_note
 from protofl.errors import UsageError
 from protofl.system.randomness import numpy_stream
 
@@ -134,6 +135,16 @@ def make_split(
     )
     name = partitioner or "the partitioner"
     rows, sizes, own_train = _checked(shares, len(base), num_clients, name)
+    if data.groups is not None:
+        groups = data.groups[base][rows]
+        rows, own_train = _by_group(
+            rows, sizes, own_train, groups, 1 - train_share, seed, data.group
+        )
+        notes.append(
+            f"rows of one {data.group} are in one part: {len({*groups.tolist()}):,} groups"
+        )
+    else:
+        notes += _like_groups(data, base[rows], sizes)
     rows, offsets = _shuffled(rows, sizes, own_train, train_share, seed)
     return Split(
         rows=torch.from_numpy(base[rows]),
@@ -143,6 +154,80 @@ def make_split(
         partitioner=partitioner,
         notes=notes,
     )
+
+
+def _by_group(
+    rows: np.ndarray,
+    sizes: np.ndarray,
+    own_train: np.ndarray | None,
+    groups: np.ndarray,
+    share: float,
+    seed: int,
+    name: str,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Divide each client's rows into training and test rows, so that no group is in both.
+
+    Args:
+        rows: Positions [n], client after client.
+        sizes: Samples [M] of each client.
+        own_train: Training samples [M] that come first, if the data have a test part.
+        groups: The group [n] of each row.
+        share: Share of test samples.
+        seed: The effective seed.
+        name: The column of the groups, for errors.
+
+    Returns:
+        Positions [n], each client's training rows first, and the training samples [M].
+
+    Raises:
+        UsageError: A client has one group only, or a group is in both parts of the data set.
+    """
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    if own_train is not None:
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        test = place >= np.repeat(own_train, sizes)
+        if both := len(np.intersect1d(groups[test], groups[~test])):
+            raise UsageError(
+                f"{both:,} values of {name!r} (dataset.group) have training and test rows",
+                "the data set's own test part is kept",
+                "leave dataset.test out, or divide both parts again: --set partition.test=pooled",
+            )
+        return rows, own_train
+    test = held_groups(owner, groups, share, numpy_stream(seed, "split", "groups"))
+    tests = np.bincount(owner, test, minlength=len(sizes)).astype(np.int64)
+    for client in np.flatnonzero((tests == 0) | (tests == sizes)):
+        count = len(np.unique(groups[owner == client]))
+        raise UsageError(
+            f"client {client} has {count:,} values of the column {name!r} (dataset.group), which "
+            "cannot be divided into training and test rows",
+            "a client needs a group to train on and another one for its test",
+            "use fewer clients, or another partitioner",
+        )
+    return rows[np.lexsort((test, owner))], sizes - tests
+
+
+def _like_groups(data: Dataset, rows: np.ndarray, sizes: np.ndarray) -> list[str]:
+    """Return a note for each column that looks like groups of rows, such as those of a patient.
+
+    Each value has several rows, all of one client, and a client has several values.
+
+    Args:
+        data: The data.
+        rows: Rows [n], client after client.
+        sizes: Samples [M] of each client.
+    """
+    notes, owner = [], np.repeat(np.arange(len(sizes)), sizes)
+    for name, values in data.columns.items():
+        found, places = distinct(values)
+        if 2 * len(sizes) < len(found) <= len(rows) // 2:
+            pairs = np.unique(places[rows] * len(sizes) + owner)
+            if len(pairs) == len(np.unique(pairs // len(sizes))):
+                notes.append(
+                    f"column {name} has {len(found):,} values in {len(rows):,} rows, each at one "
+                    "client: if rows of one value belong together, keep them in one part, training "
+                    f"or test: --set dataset.group={name}"
+                )
+    return notes
 
 
 def _subset(
@@ -213,6 +298,12 @@ def _hold_out(
     """
     if not public:
         return None, None, np.arange(len(data.y), dtype=np.int64)
+    if data.group:
+        raise UsageError(
+            f"--public {public} holds out single rows, and dataset.group={data.group} keeps rows "
+            "together",
+            do="give public samples of their own: --public npz:PATH",
+        )
     has_test = data.num_train < len(data.y)
     tenth = 0 if has_test else max(1, data.num_train // 10)
     largest = data.num_train - tenth - 2 * num_clients

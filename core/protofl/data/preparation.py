@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -82,20 +83,35 @@ class Scaling:
         return result.to(torch.float32)
 
 
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf"
+_UNSPACED += "\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Thai, Lao, Burmese, Khmer, Japanese and Chinese characters: no spaces divide their words."""
+
+_MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u065f\u0900-\u0963\u0966-\u0dff"
+"""Accents, and the vowels of Hebrew, Arabic and Indian scripts, which ``\\w`` does not match."""
+
+WORDS = rf"\d+(?:[.,]\d+)+|[{_UNSPACED}]|(?:[^\W{_UNSPACED}]|[{_MARKS}])+"
+"""A number with decimals, a character of a script without spaces, or letters, digits and ``_``."""
+
+
 @dataclass(frozen=True)
 class Words:
     """The numbering of words: a text becomes the ids of its first words.
 
-    Words are runs of letters a to z and ``_`` of the text in lower case. Id 0 is padding, id 1 any
-    word that is not listed, and ids from 2 on are the listed words.
+    Words are found in the text in lower case and in the Unicode form NFKC. Id 0 is padding, id 1
+    any word that is not listed, and ids from 2 on are the listed words.
 
     Attributes:
         words: The listed words in the order of their ids.
         length: Token ids of a sample; longer texts are cut, shorter ones padded.
+        pattern: The regular expression of a word. By default, a word consists of letters of any
+            alphabet, digits and ``_``; a number has its decimals; in scripts without spaces, such
+            as Chinese, each character is a word.
     """
 
     words: tuple[str, ...]
     length: int
+    pattern: str = WORDS
     padding = 0
     unknown = 1
 
@@ -106,16 +122,19 @@ class Words:
             raise UsageError("a vocabulary with a word that occurs twice, or that is not a text")
         if self.length < 1:
             raise UsageError(f"token sequences of the length {self.length}")
+        try:
+            re.compile(self.pattern)
+        except (re.error, TypeError) as error:
+            raise UsageError(f"the pattern {self.pattern!r} of words is invalid: {error}") from None
 
     @property
     def vocabulary(self) -> int:
         """The number of token ids V, with those of padding and of words that are not listed."""
         return len(self.words) + 2
 
-    @staticmethod
-    def split(text: str) -> list[str]:
+    def split(self, text: str) -> list[str]:
         """Return the words of a text, in order."""
-        return re.findall(r"[a-z_]+", text.lower())
+        return re.findall(self.pattern, unicodedata.normalize("NFKC", text).lower())
 
     def ids(self, texts: Iterable[Sequence[str]]) -> np.ndarray:
         """Return the token ids [N, length] int64 of N texts, each a list of words."""

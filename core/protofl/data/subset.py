@@ -84,7 +84,46 @@ def subset_note(labels: np.ndarray, total: int) -> str:
     return f"subset: {len(labels):,} of {total:,} samples, {each} of each class"
 
 
-def with_validation(split: Split, labels: Tensor, share: float, seed: int) -> Split:
+def held_groups(
+    owner: np.ndarray, groups: np.ndarray, share: float, chance: np.random.Generator
+) -> np.ndarray:
+    """Draw whole groups that are held out: about the share of each client's rows.
+
+    Groups are taken in random order if that brings the number of rows nearer to the share. A
+    client with two groups or more that it shares with no other holds one out, and keeps one.
+
+    Args:
+        owner: The client [n] of each row.
+        groups: The group [n] of each row; a group may have rows of several clients.
+        share: Share of rows that are held out.
+        chance: Draws the order.
+
+    Returns:
+        The rows of the groups that are held out, [n] bool.
+    """
+    pairs, counts = np.unique(np.stack([groups, owner]), axis=1, return_counts=True)
+    parts: dict[int, list[tuple[int, int]]] = {}
+    for group, client, count in zip(*pairs.tolist(), counts.tolist(), strict=True):
+        parts.setdefault(group, []).append((client, count))
+    missing = np.bincount(owner) * share
+    wanted = {client: float(rows) for client, rows in enumerate(missing)}
+    left = dict(enumerate(np.bincount(owner).tolist()))
+    held, first = list[int](), {*wanted}
+    for group in chance.permutation(sorted(parts)).tolist():
+        nearer = sum(abs(wanted[c]) - abs(wanted[c] - n) for c, n in parts[group])
+        lacks = nearer == 0 and any(client in first for client, _ in parts[group])
+        if (nearer > 0 or lacks) and all(left[c] > n for c, n in parts[group]):
+            held.append(group)
+            for client, count in parts[group]:
+                wanted[client] -= count
+                left[client] -= count
+                first.discard(client)
+    return np.isin(groups, held)
+
+
+def with_validation(
+    split: Split, labels: Tensor, share: float, seed: int, groups: np.ndarray | None = None
+) -> Split:
     """A split of which part of every client's training samples is held out; test parts stay.
 
     A client with n training samples has round(share·n) validation samples, at least one, and keeps
@@ -98,6 +137,8 @@ def with_validation(split: Split, labels: Tensor, share: float, seed: int) -> Sp
         labels: Labels [N] of the whole data set.
         share: The share of training samples that is held out, below 1; 0 changes nothing.
         seed: The effective seed; the held-out samples depend only on it and the split.
+        groups: The group [N] of each sample, see `Dataset.groups`. Then whole groups are held out,
+            as `held_groups` draws them, without regard to classes.
 
     Raises:
         UsageError: No client has a sample to hold out.
@@ -110,6 +151,9 @@ def with_validation(split: Split, labels: Tensor, share: float, seed: int) -> Sp
     first = np.cumsum(sizes) - sizes
     # All training rows, and the place of each in ``rows`` of the split.
     place = np.arange(len(client)) - np.repeat(first - split.offsets[:-1:2].numpy(), sizes)
+    if groups is not None:
+        drawn = held_groups(client, groups[split.rows.numpy()[place]], share, chance)
+        return _held_out(split, share, place[drawn], np.bincount(client[drawn], minlength=clients))
     classes = labels.numpy()[split.rows.numpy()[place]]
     order = np.lexsort((chance.random(len(place)), classes, client))
     last = np.ones(len(order), dtype=bool)  # of its class and client: it stays
@@ -117,12 +161,6 @@ def with_validation(split: Split, labels: Tensor, share: float, seed: int) -> Sp
     may = order[~last]
     counts = np.bincount(client[may], minlength=clients)
     held_sizes = np.minimum(np.maximum(1, np.floor(sizes * share + 0.5).astype(np.int64)), counts)
-    if not held_sizes.any():
-        raise UsageError(
-            f"--validation {share:g} holds nothing out",
-            "no client has two training samples of one class",
-            "use fewer clients or more data, or leave it out",
-        )
     # Systematic draw: the j-th of v out of n is at ⌊(j + u)·n/v⌋, u in [0, 1) of the client.
     turn = np.arange(held_sizes.sum()) - np.repeat(np.cumsum(held_sizes) - held_sizes, held_sizes)
     step = counts / np.maximum(held_sizes, 1)
@@ -132,6 +170,27 @@ def with_validation(split: Split, labels: Tensor, share: float, seed: int) -> Sp
     begin = np.repeat(np.cumsum(counts) - counts, held_sizes)
     most = np.repeat(counts, held_sizes) - 1
     held = np.sort(place[may[begin + np.minimum(position.astype(np.int64), most)]])
+    return _held_out(split, share, held, held_sizes)
+
+
+def _held_out(split: Split, share: float, held: np.ndarray, held_sizes: np.ndarray) -> Split:
+    """Return a split whose validation part is some of its training rows.
+
+    Args:
+        split: The split.
+        share: The share that was asked for, for the error.
+        held: Places of rows in ``split.rows``, ascending.
+        held_sizes: How many of them each client has, [M].
+
+    Raises:
+        UsageError: There are none.
+    """
+    if not len(held):
+        raise UsageError(
+            f"--validation {share:g} holds nothing out",
+            "no client has two training samples of one class, or two groups (dataset.group)",
+            "use fewer clients or more data, or leave it out",
+        )
     stays = np.ones(len(split.rows), dtype=bool)
     stays[held] = False
     pieces = split.offsets.diff().clone()

@@ -250,9 +250,9 @@ CONTINUOUS = ("regression", "language-model")
 
 
 class TaskOptions(Config):
-    """Options of a data set plugin by which users choose the task.
+    """Options of data that users bring: the task, and which samples belong together.
 
-    ``Task.of(config)`` is the task.
+    ``Task.of(config)`` is the task. `Dataset.group` is filled in when the data are loaded.
     """
 
     task: TaskName = Field(
@@ -268,6 +268,11 @@ class TaskOptions(Config):
     )
     loss: LossName = Field(
         "mse", description="loss of a regression: squared error, or Huber's with δ = scale"
+    )
+    group: str | None = Field(
+        None,
+        description="the column whose rows of one value (a patient) stay in one part: training, "
+        "validation or test. None: each row is drawn for itself",
     )
 
 

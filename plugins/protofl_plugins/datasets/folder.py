@@ -97,6 +97,13 @@ class Folder:
         parts = _parts(root, layout=config.layout)
         if config.layout == "classes":
             classes = _folders(parts[0])
+            if len(classes) < 2:
+                held = f"only one class ({classes[0]})" if classes else "no class folders"
+                raise pf.UsageError(
+                    f"folder:{parts[0]} holds {held}",
+                    "a data set needs two classes or more",
+                    f"put each class's images in a folder of its name{_table_beside(root)}",
+                )
             samples = [_samples(folder, classes, needed=folder == parts[0]) for folder in parts]
             columns: dict[str, list[str]] = {}
         else:
@@ -148,7 +155,7 @@ class Domains:
 
 def _key(prefix: str, root: Path, parts: list[Path], config: ImageConfig, layout: str) -> str:
     """A cache key of the files, of the options, and of the note about what is left out."""
-    files = [file for folder in parts for file in _all_files(folder)]
+    files = [file for folder in parts for file in all_files(folder)]
     depth = 2 if layout == "classes" else 3
     options = [layout, config.side, config.files, *_left_out(root, parts, depth)]
     return pf.datasets.files_key(prefix, root, files, pf.datasets.ImageFiles.decoding, *options)
@@ -181,6 +188,17 @@ def _data_set(
     )
     notes = [data.note, *images.notes, *left_out]
     return replace(data, note="; ".join(filter(None, notes)))
+
+
+def _table_beside(root: Path) -> str:
+    """Return how to read images with a table in their folder or the one above; empty for none."""
+    tables = sorted([*root.glob("*.csv"), *root.parent.glob("*.csv")])
+    if not tables:
+        return ""
+    return (
+        f"; labels in a table: --dataset csv:{tables[0]} --set dataset.image=COLUMN --set "
+        "dataset.label=COLUMN"
+    )
 
 
 def _by_client(
@@ -343,7 +361,7 @@ def _folders(folder: Path) -> list[str]:
     return names
 
 
-def _all_files(folder: Path) -> Iterator[Path]:
+def all_files(folder: Path) -> Iterator[Path]:
     """The images in and below a folder, in order; links are followed, but not in circles."""
     for where, folders, files in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not _is_hidden(name))
@@ -384,7 +402,7 @@ def _samples(folder: Path, classes: list[str], needed: bool) -> list[tuple[Path,
             f"classes: {', '.join(classes)}",
             "name the class folders alike in both parts",
         )
-    files = {name: list(_all_files(folder / name)) for name in class_folders}
+    files = {name: list(all_files(folder / name)) for name in class_folders}
     empty = [name for name, paths in files.items() if not paths]
     if empty and needed:
         raise pf.UsageError(

@@ -122,7 +122,7 @@ class HuggingFace:
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The name and the options; of a folder also the files' sizes and times."""
         chosen = config.model_dump(exclude_defaults=True, exclude={"name_or_path"})
-        options = (pf.datasets.ImageFiles.decoding, *sorted(chosen.items()))
+        options = (pf.datasets.ImageFiles.decoding, "words 2", *sorted(chosen.items()))
         root = pf.expand_user(config.name_or_path)
         if root.is_dir():
             files = sorted(file for file in root.rglob("*") if file.is_file())
@@ -276,22 +276,23 @@ class _Reading:
         self, parts: list[tuple[Any, bool]], features: Mapping[str, Any], used: set[str]
     ) -> dict[str, np.ndarray]:
         """Return further columns of texts and whole numbers that repeat, and the client's."""
-        client = self.config.client
-        if client is not None:
-            self._named(features, client, "client")
+        c = self.config
+        asked = {n: o for o, n in (("client", c.client), ("group", c.group)) if n is not None}
+        for name, option in asked.items():
+            self._named(features, name, option)
         result = {}
         for name, feature in features.items():
             kind = str(getattr(feature, "dtype", ""))
             plain = _type(feature) in ("Value", "ClassLabel") and (
                 kind.endswith("string") or kind.startswith(("int", "uint", "bool"))
             )
-            if name != client and (name in used or not plain):
+            if name not in asked and (name in used or not plain):
                 continue
             values = _joined(parts, name)
             names = getattr(feature, "names", None)
             if names is not None:
                 values = np.array(["", *names])[values.astype(np.int64) + 1]
-            if name == client or len(np.unique(values.astype(str))) <= len(values) // 2:
+            if name in asked or len(np.unique(values.astype(str))) <= len(values) // 2:
                 result[name] = values
         return result
 
@@ -484,7 +485,8 @@ class _Reading:
             )
         if c.tokenizer is None:
             num_train = sum(len(part) for part, training in parts if training)
-            ids, words = word_ids(texts, num_train, c.length, c.vocabulary, self.source)
+            ids, words, note = word_ids(texts, num_train, c.length, c.vocabulary, self.source)
+            self.notes.append(note)
             options = {"vocabulary": words.vocabulary, "padding": words.padding}
             return ids, {
                 "kind": "tokens",

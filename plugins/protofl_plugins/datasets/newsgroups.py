@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.datasets.texts import common_words
+from protofl_plugins.datasets.texts import word_ids
 from protofl_plugins.datasets.torchvision_sets import downloading
 
 
@@ -34,7 +34,7 @@ class Newsgroups:
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The data never change, what is made of them may."""
-        return f"newsgroups-{config.length}-{config.vocabulary}"
+        return f"newsgroups-2-{config.length}-{config.vocabulary}"
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
@@ -48,21 +48,17 @@ class Newsgroups:
                 fetch_20newsgroups(data_home=home, subset=subset, remove=without, shuffle=False)
                 for subset in ("train", "test")
             ]
-        tokens = [
-            [pf.datasets.Words.split(text)[: config.length] for text in bunch.data]
-            for bunch in parts
-        ]
-        numbers = pf.datasets.Words(common_words(tokens[0], config.vocabulary), config.length)
-        arrays = [
-            (numbers.ids(sample_tokens), np.asarray(bunch.target, np.int64), "20 newsgroups")
-            for sample_tokens, bunch in zip(tokens, parts, strict=True)
-        ]
-        return pf.datasets.dataset_from_arrays(
-            arrays,
-            len(tokens[0]),
+        texts, first = [*parts[0].data, *parts[1].data], len(parts[0].data)
+        ids, words, note = word_ids(texts, first, config.length, config.vocabulary, "20 newsgroups")
+        y = np.concatenate([np.asarray(bunch.target, np.int64) for bunch in parts])
+        data = pf.datasets.dataset_from_arrays(
+            [(ids, y, "20 newsgroups")],
+            first,
             list(parts[0].target_names),
             kind="tokens",
-            vocabulary=numbers.vocabulary,
-            padding=numbers.padding,
-            preparation=pf.datasets.Preparation(words=numbers),
+            vocabulary=words.vocabulary,
+            padding=words.padding,
+            preparation=pf.datasets.Preparation(words=words),
         )
+        data.note = "; ".join(filter(None, (note, data.note)))
+        return data

@@ -35,6 +35,9 @@ TOPICS = {
 }
 """The topics' names in the module, and the classes'."""
 
+PATTERN = "[a-z_]+"
+"""The regular expression of a word: numbers are left out."""
+
 LEAST = 8
 """Words of the shortest passage."""
 
@@ -82,7 +85,7 @@ class PythonDocs:
                 parts[number % 5 == 4].append((label, passage))
         train, test = parts
         listed = common_words((tokens for _, tokens in train), config.vocabulary)
-        tokenizer = pf.datasets.Words(listed, config.length)
+        tokenizer = pf.datasets.Words(listed, config.length, PATTERN)
         samples = train + test
         x = tokenizer.ids(tokens for _, tokens in samples)
         y = np.array([label for label, _ in samples], np.int64)
@@ -102,7 +105,7 @@ class PythonDocs:
 
 def passages(text: str, length: int) -> list[list[str]]:
     """A text's words, ``length`` at a time; a last passage that is very short is left out."""
-    tokens = pf.datasets.Words.split(text)
+    tokens = pf.datasets.Words((), length, PATTERN).split(text)
     chunks = [tokens[start : start + length] for start in range(0, len(tokens), length)]
     return [chunk for chunk in chunks if len(chunk) >= LEAST]
 

@@ -22,7 +22,9 @@ CSV files are read by Python's csv module, Parquet files by pyarrow, both in blo
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -32,6 +34,7 @@ import torch
 from pydantic import BeforeValidator
 
 import protofl as pf
+from protofl_plugins.datasets.folder import ENDINGS, ImageConfig, all_files, is_image
 from protofl_plugins.datasets.table_form import TableColumn, TableForm, first_text
 from protofl_plugins.datasets.table_reader import TableFile
 from protofl_plugins.datasets.table_values import (
@@ -45,6 +48,8 @@ from protofl_plugins.datasets.table_values import (
 
 _LABELS = ("label", "class", "target", "y", "outcome", "diagnosis")
 """Names of the label's column that need not be given."""
+
+_ENDINGS = ("", *ENDINGS)
 
 _MOST_CLASSES = 1_000
 
@@ -67,8 +72,12 @@ _PARTS = {**_FLAGS, "train": 0, "training": 0, "test": 1, "testing": 1}
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+\.\d+|[-+]?\d{1,3}(,\d{3}){2,}")
 """A number with commas between thousands, which cannot be a decimal comma."""
 
-_IDENTIFIER = re.compile(r"(.*[_ .-])?(id|uuid|identifier)", re.IGNORECASE)
-"""Names of columns that number the rows."""
+_IDENTIFIER = re.compile(
+    r"(.*[_ .-])?(id|uuid|identifier|patient|subject|person|participant|user)"
+    r"([_ .-]?(id|no|nr|number|code|name))?",
+    re.IGNORECASE,
+)
+"""Names of columns that name rows or persons."""
 
 
 def split_names(names: Any) -> Any:  # noqa: ANN401 - the value of an option
@@ -81,7 +90,7 @@ def split_names(names: Any) -> Any:  # noqa: ANN401 - the value of an option
 _Names = Annotated[list[str], BeforeValidator(split_names)]
 
 
-class TableOptions(pf.datasets.TaskOptions):
+class TableOptions(ImageConfig, pf.datasets.TaskOptions):
     """Options of tables with named columns."""
 
     path: str = pf.Field(description="the file")
@@ -107,10 +116,27 @@ class TableOptions(pf.datasets.TaskOptions):
         description="the column of the classes or numbers, or A,B for several labels. None: the "
         "only one named label, class, target, y, outcome or diagnosis",
     )
+    image: str | None = pf.Field(
+        None,
+        description="the column that names each row's image file in the folder of the table or "
+        "below, with or without its ending; the images are the samples. None: the other columns",
+    )
     client: str | None = pf.Field(
         None,
         description="the column that names each row's client (hospital); the same as "
         "--partition column:CLIENT. None: the partitioner divides",
+    )
+    label_separator: str | None = pf.Field(
+        None,
+        min_length=1,
+        description="what separates several labels in one cell of the label's column, such as |. "
+        "None: each label of multilabel has a column of 0 and 1",
+    )
+    uncertain: Literal["0", "1", "drop"] | None = pf.Field(
+        None, description="what -1 in a label of multilabel becomes; drop: the row is left out"
+    )
+    blank: Literal["0", "1", "drop"] | None = pf.Field(
+        None, description="what an empty label of multilabel becomes; drop: the row is left out"
     )
     test: str | None = pf.Field(
         None,
@@ -141,7 +167,8 @@ class _NamedColumns:
         if not path.is_file():
             raise pf.missing_path(path, f"give it as --dataset {self.name}:FILE")
         chosen = config.model_dump(exclude_defaults=True, exclude={"path"})
-        return pf.datasets.files_key(self.name, path, [path], "rows 2", *chosen.items())
+        files = [path, *(all_files(path.parent) if config.image else ())]
+        return pf.datasets.files_key(self.name, path, files, "rows 2", *chosen.items())
 
     @pf.hookimpl
     def decode(self, config: TableOptions, data_dir: Path) -> pf.datasets.Dataset:
@@ -270,6 +297,21 @@ class _Reader:
                 "categories",
                 do="choose classification, multilabel or regression, or texts: --dataset hf:DIR",
             )
+        self.several = self.task.name == "multilabel"
+        for option in ("label_separator", "uncertain", "blank"):
+            if getattr(config, option) is not None and not self.several:
+                raise pf.UsageError(
+                    f"dataset.{option} is for several labels, and the task is {self.task.name}",
+                    do="add --set dataset.task=multilabel, or leave it out",
+                )
+        unused = sorted({*ImageConfig.model_fields} & config.model_fields_set)
+        if unused and not config.image:
+            raise pf.UsageError(
+                f"dataset.{unused[0]} is for images, and the samples are rows of the table",
+                do="name the column of the images: --set dataset.image=COLUMN, or leave it out",
+            )
+        self.replaced = Counter[str]()
+        self.pictures: dict[str, str] = {}
 
     def dataset(self) -> pf.datasets.Dataset:
         """Return the data set."""
@@ -277,7 +319,8 @@ class _Reader:
         labels, share = self._labels(names), _share(c.test)
         test = c.test if share is None else None
         special = [("label", label) for label in labels]
-        special += [(o, n) for o, n in (("client", c.client), ("test", test)) if n is not None]
+        others = (("image", c.image), ("client", c.client), ("group", c.group), ("test", test))
+        special += [(option, name) for option, name in others if name is not None]
         for option, name in special:
             if name not in names:
                 raise self._missing(option, name, names)
@@ -289,19 +332,25 @@ class _Reader:
         for name in {name for name in used if used.count(name) > 1 or name in c.drop}:
             raise pf.UsageError(
                 f"{self.source}: column {name!r} is given to two options",
-                do="name another column in one of label, client, test and drop",
+                do="name another column in one of label, image, client, group, test and drop",
             )
         if names[0] == "":
             self.notes.append("the first column has no name: it is left out as a row number")
         features = [n for n in names if n and n not in (*used, *c.drop)]
-        if not features:
+        if c.image:
+            left = f"; other columns are not used: {', '.join(features)}" if features else ""
+            self.notes.append(f"samples are the images that {c.image} names{left}")
+            features = []
+        elif not features:
             raise pf.UsageError(
                 f"{self.source}: no column is left as a feature",
                 f"its columns: {', '.join(names)}",
                 "drop fewer columns",
             )
         seen = self._first_reading([*features, *used], labels)
-        form = self._form(features, seen)
+        if not c.image:
+            self._note_pictures(features, c.drop)
+        form = None if c.image else self._form(features, seen)
         for label in labels:
             self._check_labels(seen[label])
         classes = self._classes(seen[labels[0]]) if self.task.has_classes else ()
@@ -332,8 +381,9 @@ class _Reader:
     def _first_reading(self, names: list[str], labels: list[str]) -> dict[str, _Column]:
         """Return what is known of each column."""
         c = self.config
-        most = {labels[0]: _MOST_CLASSES, c.client: 1 << 62, c.test: 10}
-        named = {*c.categories, *labels, c.client, c.test}
+        cells = 1 << 62 if c.label_separator else _MOST_CLASSES
+        most = {labels[0]: cells, c.client: 1 << 62, c.group: 1 << 62, c.test: 10}
+        named = {*c.categories, *labels, c.client, c.group, c.test}
         seen = {n: _Column(n, most.get(n, c.most_categories), n in named) for n in names}
         for block in self.file.blocks(names):
             for name, values in block.items():
@@ -372,7 +422,10 @@ class _Reader:
         gaps = bool(seen.gaps) and c.impute == "median+flag"
         named = seen.name in c.categories
         if not seen.texts and not named:
-            self._note_identifiers(seen)
+            if seen.whole and not seen.gaps and seen.rows > _FEW and seen.rises:
+                self._note_identifier(seen.name)
+            elif seen.whole and _IDENTIFIER.fullmatch(seen.name):
+                self._note_identifier(seen.name)
             return TableColumn(seen.name, gaps=gaps)
         text = seen.first[0]
         if not named and seen.texts and numbers:
@@ -389,21 +442,24 @@ class _Reader:
                 f"{self.source}: column {seen.name!r} has {shown} different values in "
                 f"{seen.rows:,} rows, such as {text or min(seen.different)!r}",
                 "each category becomes a feature, so names and identifiers cannot be used",
-                f"leave the column out: --set dataset.drop={seen.name}, or allow it: "
+                (f"{self.pictures[seen.name]}; " if seen.name in self.pictures else "")
+                + f"leave the column out: --set dataset.drop={seen.name}, or allow it: "
                 f"--set dataset.categories={seen.name}"
                 + (" and --set dataset.most_categories=N" if many else "")
+                + f"; of persons with several rows: --set dataset.group={seen.name}"
                 + "; of numbers with a unit, save the numbers alone" * text[:1].isdecimal(),
             )
+        if not named and _IDENTIFIER.fullmatch(seen.name):
+            self._note_identifier(seen.name)
         return TableColumn(seen.name, _ordered(seen.different), gaps)
 
-    def _note_identifiers(self, seen: _Column) -> None:
-        """Note a column of numbers that may only number the rows."""
-        if seen.whole and not seen.gaps and seen.rows > _FEW:
-            if seen.rises or _IDENTIFIER.fullmatch(seen.name):
-                self.notes.append(
-                    f"column {seen.name} is a feature; if its numbers only identify the rows, "
-                    f"leave it out: --set dataset.drop={seen.name}"
-                )
+    def _note_identifier(self, name: str) -> None:
+        """Note a column that may only number the rows, or name persons."""
+        self.notes.append(
+            f"column {name} is a feature; if it only identifies the rows, leave it out: "
+            f"--set dataset.drop={name}; if it names persons with several rows, keep these in one "
+            f"part, training or test: --set dataset.group={name}"
+        )
 
     def _has_comma(self, text: str) -> bool:
         """Return True for a number with commas where only a decimal point is expected."""
@@ -438,12 +494,14 @@ class _Reader:
         )
 
     def _check_labels(self, seen: _Column) -> None:
-        """Refuse a column of labels with gaps."""
-        if seen.gaps:
+        """Refuse a column of labels with gaps, unless an option says what they mean."""
+        if seen.gaps and not (self.config.blank or self.config.label_separator):
             raise pf.UsageError(
                 f"{self.source}: no label in {seen.gaps:,} of {seen.rows:,} rows "
                 f"(column {seen.name!r}), the first in row {seen.first_gap + 1}",
-                do="give each row a label, or leave these rows out of the file",
+                do="give each row a label, or leave these rows out of the file"
+                + "; to read them as 0 or 1, or to leave them out: --set dataset.blank=0, =1 or "
+                "=drop" * self.several,
             )
 
     def _classes(self, seen: _Column) -> tuple[str, ...]:
@@ -466,6 +524,13 @@ class _Reader:
                 f"each of {len(seen.different)} different numbers of the column {seen.name} is a "
                 "class; to predict them as numbers: --set dataset.task=regression"
             )
+        if seen.texts and (mark := _joining(seen.different)):
+            joined = next(text for text in sorted(seen.different) if mark in text)
+            self.notes.append(
+                f"values of the column {seen.name}, such as {joined[:60]!r}, look like several "
+                f"labels joined by {mark!r}, and each is a class; to separate them: --set "
+                f"dataset.task=multilabel --set 'dataset.label_separator={mark}'"
+            )
         if len(seen.different) < 2:
             raise pf.UsageError(
                 f"{self.source}: only one class ({min(seen.different)}) in column {seen.name!r}",
@@ -475,7 +540,7 @@ class _Reader:
 
     def _second_reading(
         self,
-        form: TableForm,
+        form: TableForm | None,
         classes: tuple[str, ...],
         seen: dict[str, _Column],
         labels: list[str],
@@ -484,56 +549,74 @@ class _Reader:
     ) -> pf.datasets.Dataset:
         """Read the rows, in blocks."""
         c, total, label = self.config, seen[labels[0]].rows, labels[0]
-        names = [column.name for column in form.columns]
-        further = [name for name in (*labels, c.client, test) if name is not None]
-        x = pf.datasets.mapped_zeros((total, form.width), self.data_dir)
-        y = np.zeros(total, np.int64) if classes else np.zeros((total, len(labels)), np.float32)
+        names = [] if form is None else [column.name for column in form.columns]
+        special = (*labels, c.image, c.client, c.group, test)
+        further = [name for name in special if name is not None]
+        width, images = 0 if form is None else form.width, list[str]()
+        x = pf.datasets.mapped_zeros((total, width), self.data_dir) if form else torch.empty(0)
+        outputs = self._outputs(seen[label], labels)
+        y = np.zeros(total, np.int64) if classes else np.zeros((total, len(outputs)), np.float32)
         is_test = np.zeros(total, bool)
         places = {name: place for place, name in enumerate(classes)}
-        clients = _ordered(seen[c.client].different) if c.client else ()
-        client_places = {name: place for place, name in enumerate(clients)}
-        owners = np.full(total if c.client else 0, -1, np.int32)  # the place of each row's client
+        given = {n: o for o, n in (("client", c.client), ("group", c.group)) if n is not None}
+        values = {name: _ordered(seen[name].different) for name in given}
+        value_places = {n: {v: place for place, v in enumerate(values[n])} for n in given}
+        owners = {name: np.full(total, -1, np.int32) for name in given}  # the place of each value
         done = read = 0
         for block in self.file.blocks([*names, *further]):
             count = len(block[label])
-            if c.impute == "drop" and (keep := _complete(block, names)) is not None:
+            if (keep := self._kept(block, names, labels)) is not None:
                 block = {name: values[keep] for name, values in block.items()}
             rows = slice(done, done + len(block[label]))
-            x[rows] = torch.from_numpy(form.encoded(block, self.source, read))
+            if form is None:
+                images += texts_in(block[c.image])
+            else:
+                x[rows] = torch.from_numpy(form.encoded(block, self.source, read))
             if classes:
                 y[rows] = places_in(block[label], places)
+            elif c.label_separator:
+                y[rows] = _several(block[label], c.label_separator, outputs)
             else:
                 y[rows] = np.stack([self._numbers(block[n], n, read) for n in labels], 1)
-            if c.client:
-                owners[rows] = places_in(block[c.client], client_places)
+            for name in given:
+                owners[name][rows] = places_in(block[name], value_places[name])
             if test:
                 is_test[rows] = self._tests(block[test], test, read)
             done, read = rows.stop, read + count
         if not done:
             raise pf.UsageError(
-                f"{self.source}: each row has a missing value, so dataset.impute=drop leaves none",
-                do="--set dataset.impute=median+flag",
+                f"{self.source}: each row has a missing value or an uncertain label, so no row is "
+                "left",
+                do="--set dataset.impute=median+flag, or other values of dataset.uncertain and "
+                "dataset.blank",
             )
         if done < total:
             self.notes.append(f"{total - done:,} of {total:,} rows with missing values left out")
-        x, y, is_test, owners = x[:done], y[:done], is_test[:done], owners[:done]
+        self.notes += [f"{n:,} {what}" for what, n in self.replaced.items()]
+        x, y, is_test = x[:done], y[:done], is_test[:done]
+        owners = {name: places[:done] for name, places in owners.items()}
         if classes:
             y, classes = self._present(y, classes)
-        columns = self._clients(owners, clients)
+        columns = {n: self._values(given[n], n, owners[n], values[n]) for n in given}
         if share is not None:
-            is_test = _drawn(share, owners if c.client else np.zeros(done, np.int32))
+            is_test = _drawn(share, owners[c.client] if c.client else np.zeros(done, np.int32))
         if is_test.any():
             order = np.argsort(is_test, kind="stable")
-            x = self._taken(x, order)
+            x = x if form is None else self._taken(x, order)
+            images = [images[row] for row in order] if images else []
             y, columns = y[order], {name: values[order] for name, values in columns.items()}
             self._note_tests(y, int((~is_test).sum()), classes)
-        missing = sum(seen[name].gaps for name in names) / (total * len(names))
+        if form is None:
+            x, preparation = self._images(images)
+        else:
+            missing = sum(seen[name].gaps for name in names) / (total * len(names))
+            preparation = pf.datasets.Preparation(fitted=form.fitted(label, missing))
         num_train = int((~is_test).sum())
         if classes:
             fields: dict[str, Any] = {"y": torch.from_numpy(y), "classes": [*classes]}
         else:
             fields = pf.datasets.target_fields(
-                self.task, [y], [self.source], [done], labels, num_train
+                self.task, [y], [self.source], [done], outputs, num_train
             )
             self.notes.append(fields.pop("note"))
         return pf.datasets.Dataset(
@@ -541,16 +624,69 @@ class _Reader:
             num_train=num_train,
             note="; ".join(filter(None, self.notes)),
             columns=columns,
-            preparation=pf.datasets.Preparation(fitted=form.fitted(label, missing)),
+            preparation=preparation,
             **fields,
         )
 
+    def _images(self, names: list[str]) -> tuple[torch.Tensor, pf.datasets.Preparation]:
+        """Return the images [N, 3, side, side] that a column names, and how they were decoded."""
+        root, files = self.file.path.parent, dict[str, list[Path]]()
+        for path in all_files(root):
+            own = path.relative_to(root)
+            keys = (own.as_posix(), own.with_suffix("").as_posix(), own.name, own.stem)
+            for key in {*keys}:
+                files.setdefault(key, []).append(path)
+        plain = [name.replace("\\", "/").removeprefix("./") for name in names]
+        wrong = [name for name in plain if len(files.get(name, ())) != 1]
+        if wrong:
+            several = files.get(wrong[0], [])
+            found = (
+                f"has several files: {', '.join(map(str, several[:2]))}" if several else "has none"
+            )
+            raise pf.UsageError(
+                f"{self.source}: {len(wrong):,} of {len(names):,} values of the column "
+                f"{self.config.image!r} do not name one image below {root}: {wrong[0]!r} {found}",
+                "a value is the path of an image file in the folder of the table, its name, or its "
+                "name without the ending",
+                "correct the values, move the table, or leave such rows out",
+            )
+
+        def image_of(row: int) -> tuple[Any, str]:
+            path = files[plain[row]][0]
+            return pf.datasets.open_image(path), str(path)
+
+        c = self.config
+        decoded = pf.datasets.decode_images(len(names), image_of, c.side, files=c.files)
+        self.notes += decoded.notes
+        usual = decoded.files == pf.datasets.ImageFiles()
+        preparation = pf.datasets.Preparation(images=None if usual else decoded.files)
+        return torch.from_numpy(decoded.x), preparation
+
+    def _note_pictures(self, features: list[str], dropped: list[str]) -> None:
+        """Note columns whose first value is the name of an image beside the table."""
+        root = self.file.path.parent
+        folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())[:20]]
+        first = dict[str, np.ndarray]()
+        for names in (features, *([name] for name in dropped)):
+            with suppress(pf.UsageError):  # a column that is left out may hold anything
+                first |= next(iter(self.file.blocks(names)), {})
+        for name, values in first.items():
+            if values.dtype != object or numbers_in(values[:1]) is not None:
+                continue
+            text = str(values[0]).strip()
+            files = (folder / (text + ending) for folder in folders for ending in _ENDINGS)
+            found = next((f for f in files if is_image(f.name) and f.is_file()), None)
+            if found:
+                self.pictures[name] = (
+                    f"column {name} names pictures, such as {found.relative_to(root)}; to read "
+                    f"them: --set dataset.image={name} (without a table: --dataset folder:DIR)"
+                )
+        self.notes += [*self.pictures.values()]
+
     def _numbers(self, values: np.ndarray, name: str, first: int) -> np.ndarray:
         """Return labels [n] as numbers; true and false of a multi-label task are 1 and 0."""
-        several = self.task.name == "multilabel"
-        numbers = numbers_in(values, self.decimal)
-        if numbers is None and several:
-            numbers = _in_any_case(values, _FLAGS)
+        several = self.several
+        numbers = self._chosen(self._flags(values)) if several else numbers_in(values, self.decimal)
         if numbers is None:
             row = first_text(values, self.decimal)
         elif several and (odd := (numbers != 0) & (numbers != 1)).any():
@@ -558,14 +694,86 @@ class _Reader:
         else:
             return numbers
         text = str(values[row]).strip()
+        if several and numbers is not None and numbers[row] == -1:
+            blocks = self.file.blocks([name])
+            count = sum(int((self._flags(block[name]) == -1).sum()) for block in blocks)
+            raise pf.UsageError(
+                f"{self.source}: the label's column {name!r} has -1, uncertain, in {count:,} rows",
+                "a label is 0 or 1",
+                "read them as 0 or 1, or leave the rows out: --set dataset.uncertain=0, =1 or "
+                "=drop",
+            )
         if not several and self._has_comma(text):
             raise self._commas(_Column(name, 0, first=(text, first + row)))
         raise pf.UsageError(
             f"{self.source}: the label's column {name!r} has {text[:40]!r} in row "
             f"{first + row + 1}",
             f"{self.task.name} takes {'0 or 1' if several else 'a number'} in each row",
-            "correct the column, or name another one: --set dataset.label=COLUMN",
+            "correct the column, or name another one: --set dataset.label=COLUMN"
+            + (
+                "; if a cell holds several labels, say what separates them: --set "
+                f"'dataset.label_separator={_joining({*texts_in(values)}) or '|'}'"
+            )
+            * several,
         )
+
+    def _flags(self, values: np.ndarray) -> np.ndarray:
+        """Return labels [n] of 0 and 1; -1 for uncertain, NaN for none, infinity for others."""
+        numbers = numbers_in(values, self.decimal)
+        if numbers is None:
+            found = _in_any_case(values, {**_FLAGS, "-1": 2})
+            numbers = np.select([found == 2, found < 0], [-1.0, np.inf], found)
+            numbers[gaps_in(values)] = np.nan
+        return numbers
+
+    def _chosen(self, numbers: np.ndarray) -> np.ndarray:
+        """Return labels with the numbers that the options give to uncertain and empty ones."""
+        c = self.config
+        for what, places, choice in (
+            ("uncertain labels (-1)", numbers == -1, c.uncertain),
+            ("empty labels", np.isnan(numbers), c.blank),
+        ):
+            if choice in ("0", "1") and places.any():
+                self.replaced[f"{what} are read as {choice}"] += int(places.sum())
+                numbers = np.where(places, float(choice), numbers)
+        return numbers
+
+    def _outputs(self, seen: _Column, labels: list[str]) -> list[str]:
+        """Return the names of the labels: the columns, or what cells hold."""
+        mark = self.config.label_separator
+        if mark is None:
+            return labels
+        if len(labels) > 1:
+            raise pf.UsageError(
+                f"dataset.label_separator={mark} reads one column, and dataset.label names "
+                f"{len(labels)}",
+                do="leave one of them out",
+            )
+        cells = (text.split(mark) for text in seen.different)
+        names = sorted({name.strip() for cell in cells for name in cell} - {""})
+        if not 1 < len(names) <= _MOST_CLASSES:
+            raise pf.UsageError(
+                f"{self.source}: column {seen.name!r} has {len(names):,} labels if "
+                f"{mark!r} separates them",
+                f"expected from 2 to {_MOST_CLASSES:,}",
+                "correct dataset.label_separator",
+            )
+        return names
+
+    def _kept(
+        self, block: Mapping[str, np.ndarray], names: list[str], labels: list[str]
+    ) -> np.ndarray | None:
+        """Return the rows that options do not leave out; None for all."""
+        c = self.config
+        out = np.zeros(len(block[labels[0]]), bool)
+        for name in names if c.impute == "drop" else ():
+            out |= gaps_in(block[name])
+        for name in labels if self.several else ():
+            if c.blank == "drop":
+                out |= gaps_in(block[name])
+            if c.uncertain == "drop" and not c.label_separator:
+                out |= self._flags(block[name]) == -1
+        return np.flatnonzero(~out) if out.any() else None
 
     def _present(
         self, y: np.ndarray, classes: tuple[str, ...]
@@ -583,20 +791,19 @@ class _Reader:
         self.notes.append(f"left out with its rows: class {', '.join(gone)}")
         return np.searchsorted(present, y), tuple(classes[place] for place in present)
 
-    def _clients(self, owners: np.ndarray, clients: tuple[str, ...]) -> dict[str, np.ndarray]:
-        """Return the column of the clients; check that it names one for each row."""
-        name = self.config.client
-        if name is None:
-            return {}
-        whole = all(t.isdecimal() and len(t) < 18 and str(int(t)) == t for t in clients)
-        values = np.array([int(t) for t in clients] if whole else [*clients])
+    def _values(
+        self, option: str, name: str, owners: np.ndarray, texts: tuple[str, ...]
+    ) -> np.ndarray:
+        """Return the column of the clients or groups; check that it names one for each row."""
+        whole = all(t.isdecimal() and len(t) < 18 and str(int(t)) == t for t in texts)
+        values = np.array([int(t) for t in texts] if whole else [*texts])
         if (lacking := np.flatnonzero(owners < 0)).size:
             raise pf.UsageError(
-                f"{self.source}: no client in {len(lacking):,} of {len(owners):,} rows "
+                f"{self.source}: no {option} in {len(lacking):,} of {len(owners):,} rows "
                 f"(column {name!r}), the first in row {lacking[0] + 1}",
-                do="name a client in each row, or leave these rows out of the file",
+                do=f"name a {option} in each row, or leave these rows out of the file",
             )
-        return {name: pf.datasets.mapped_column(values, owners, self.data_dir)}
+        return pf.datasets.mapped_column(values, owners, self.data_dir)
 
     def _tests(self, values: np.ndarray, name: str, first: int) -> np.ndarray:
         """Return which rows are test rows by a column, [n] bool."""
@@ -669,12 +876,22 @@ def _in_any_case(values: np.ndarray, words: Mapping[str, int]) -> np.ndarray:
     return places_in(as_objects([text.lower() for text in texts_in(values)]), words)
 
 
-def _complete(block: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray | None:
-    """Return the rows without a gap; None if all are."""
-    gaps = np.zeros(len(block[names[0]]), bool)
-    for name in names:
-        gaps |= gaps_in(block[name])
-    return np.flatnonzero(~gaps) if gaps.any() else None
+def _several(values: np.ndarray, mark: str, names: list[str]) -> np.ndarray:
+    """Return which labels are in each cell, [n, L]; a cell without a value has none."""
+    places, result = {name: n for n, name in enumerate(names)}, np.zeros((len(values), len(names)))
+    for row, cell in enumerate(np.where(gaps_in(values), "", values).tolist()):
+        result[row, [places[part.strip()] for part in cell.split(mark) if part.strip()]] = 1
+    return result
+
+
+def _joining(texts: set[str]) -> str:
+    """Return what joins several labels in texts: the texts are fewer if it separates them."""
+    for mark in ("|", ";", ","):
+        if any(mark in text for text in texts):
+            parts = {part.strip() for text in texts for part in text.split(mark)} - {""}
+            if len(parts) < len(texts):
+                return mark
+    return ""
 
 
 def _ordered(texts: set[str]) -> tuple[str, ...]:

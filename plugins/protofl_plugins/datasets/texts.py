@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +20,7 @@ def common_words(texts: Iterable[Sequence[str]], vocabulary: int) -> tuple[str, 
 
 def word_ids(
     texts: Sequence[str], num_train: int, length: int, vocabulary: int, source: str
-) -> tuple[np.ndarray, pf.datasets.Words]:
+) -> tuple[np.ndarray, pf.datasets.Words, str]:
     """Number the words of texts.
 
     Args:
@@ -30,17 +31,21 @@ def word_ids(
         source: The origin, for errors.
 
     Returns:
-        Token ids [N, L] int64, and the numbering.
+        Token ids [N, L] int64, the numbering, and a note that counts texts without a word.
 
     Raises:
         UsageError: No word occurs twice in the training texts.
     """
-    split = pf.datasets.Words.split
-    listed = common_words((split(text) for text in texts[:num_train]), vocabulary)
+    words = pf.datasets.Words((), length)
+    tokens = [words.split(text) for text in texts]
+    listed = common_words(tokens[:num_train], vocabulary)
     if not listed:
         raise pf.UsageError(
             f"{source}: no word occurs twice in the {num_train:,} training texts",
-            do="check that the column holds texts, or give more of them",
+            "words are letters of any alphabet, digits and _",
+            "give more texts, or another column",
         )
-    words = pf.datasets.Words(listed, length)
-    return words.ids(split(text) for text in texts), words
+    words = replace(words, words=listed)
+    empty = sum(not found for found in tokens)
+    note = f"{empty:,} of {len(texts):,} texts are empty: no letter and no digit" if empty else ""
+    return words.ids(tokens), words, note

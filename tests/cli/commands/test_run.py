@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import protofl as pf
@@ -104,6 +105,23 @@ def test_quiet_prints_the_last_table_only(cli, tiny):
     assert result.output.startswith("local · cnn4 · npz:")
     assert all(words in result.output for words in LAST_TABLE)
     assert "server_train" not in result.output and "round 1/2" not in result.output
+
+
+def test_a_metric_without_a_value_is_in_the_last_table(cli, tiny, tmp_path):
+    y = np.arange(120) % 3
+    x = np.random.default_rng(0).normal(size=(120, 4)).astype("float32")
+    for name, site in {"all": y, "some": np.minimum(y, 1)}.items():
+        np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, site=site)
+        words = ["--models", "mlp", "--dataset", f"npz:{tmp_path / name}.npz"]
+        words += ["--set", "dataset.by=site", "--metrics", "auc", "--rounds", 1, "--quiet"]
+        result = cli("run", "local", "--no-dry-run", "--data-dir", tmp_path / "d", *words)
+        assert result.exit_code == 0, result.output
+        text = " ".join(result.output.split())
+        if name == "all":
+            assert "auc of clients none for 3 of 3 clients, such as 0" in text
+        else:
+            assert "auc of clients none for 1 of 2 clients, such as 0" in text
+            assert "final auc" in text and "mean of the others 0." in text
 
 
 @pytest.mark.slow

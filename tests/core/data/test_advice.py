@@ -321,3 +321,56 @@ def test_a_file_that_no_data_set_reads_is_not_taken_for_another_data_set(name):
         pf.run("local", models="mlp", dataset=name, progress=False)
     assert "npz:FILE" in error.value.near and "numpy.savez_compressed" in error.value.do
     assert "did you mean" not in str(error.value)
+
+
+def test_missing_values_among_objects_are_counted_and_left_out():
+    pandas = pytest.importorskip("pandas")
+    for gap in (None, pandas.NA, pandas.NaT):
+        x = FLAT.astype(object)
+        x[3, 1] = x[3, 2] = x[5, 0] = gap
+        advice = failure(x).do
+        assert "3 values are missing" in advice and "get_dummies" not in advice
+        names = {"x": x, "y": Y, "pandas": pandas}
+        exec(advice.partition("such samples: ")[2], names)
+        data = pf.datasets.dataset_from_arrays([(names["x"], names["y"], "a")])
+        assert data.x.shape == (28, 4)
+
+
+def test_sparse_matrices_are_refused_with_the_conversion():
+    sparse = pytest.importorskip("scipy.sparse")
+    for make in (sparse.csr_matrix, sparse.csr_array, sparse.coo_matrix):
+        for given in ((make(FLAT), Y), {"x_train": make(FLAT), "y_train": Y}):
+            with pytest.raises(pf.UsageError, match="x_train is a sparse matrix") as error:
+                ArrayData.of(given)
+            assert "x.toarray()" in error.value.do and "960 bytes" in error.value.near
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_tables_of_libraries_are_refused_with_a_way(library):
+    module = pytest.importorskip(library)
+    make = getattr(module, "DataFrame", None) or module.table
+    with pytest.raises(pf.UsageError, match="is a table with named columns") as error:
+        ArrayData.of(make({"age": FLAT[:, 0], "label": Y}))
+    assert "dataset='parquet:FILE'" in error.value.do
+
+
+@pytest.mark.parametrize("mode", ["P", "HSV", "YCbCr", "CMYK"])
+def test_pictures_of_other_modes_become_colours(mode):
+    from PIL import Image
+
+    red = Image.new("RGB", (8, 8), (250, 10, 10)).convert(mode)
+    data = ArrayData.of(Pictures([red] * 4)).decoded({})
+    assert data.x.shape == (4, 3, 8, 8)
+    found = data.x.float().mean((0, 2, 3)).tolist()
+    assert found == pytest.approx([250, 10, 10], abs=16)
+
+
+class Pictures(torch.utils.data.Dataset):
+    def __init__(self, pictures):
+        self.pictures = pictures
+
+    def __len__(self):
+        return len(self.pictures)
+
+    def __getitem__(self, row):
+        return self.pictures[row], row % 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 
 import numpy as np
 import pytest
@@ -51,6 +52,34 @@ def test_words_are_numbered_cut_and_padded():
     texts = ["BC, a! bc a", "d"]
     assert words.ids(map(words.split, texts)).tolist() == [[3, 2, 3], [1, 0, 0]]
     assert (words.vocabulary, words.padding) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Größe, Fuß", ["größe", "fuß"]),
+        ("COVID-19: pCO2 7.35, 1,5 mg.", ["covid", "19", "pco2", "7.35", "1,5", "mg"]),
+        ("感冒 CT发烧。", ["感", "冒", "ct", "发", "烧"]),
+        ("πόνος боль", ["πόνος", "боль"]),
+        ("cafe\u0301 ＡＢ", ["café", "ab"]),  # composed, and of usual width
+        ("हिन्दी में, ไข้", ["हिन्दी", "में", *"ไข้"]),  # vowels are not letters in Unicode
+        ("שָׁלוֹם مُحَمَّد 한국어", ["שָׁלוֹם", "مُحَمَّد", "한국어"]),
+        ("... !", []),
+    ],
+)
+def test_words_of_all_alphabets(text, words):
+    found = Words((), 1).split(text)
+    assert found == [unicodedata.normalize("NFKC", word) for word in words]
+
+
+def test_the_way_of_splitting_is_stored():
+    letters = Preparation(words=Words(("a",), 4, "[a-z]+"))
+    values = json.loads(json.dumps(letters.as_json()))
+    assert Preparation.of_json(values, "f").words.split("a1 ö") == ["a"]
+    assert Preparation(words=Words(("a",), 4)).as_json()["words"]["pattern"]
+    values["words"]["pattern"] = "(a"
+    with pytest.raises(pf.UsageError, match=r"the pattern .* of words is invalid"):
+        Preparation.of_json(values, "f")
 
 
 def test_they_are_read_as_they_were_written():

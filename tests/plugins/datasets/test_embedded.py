@@ -15,7 +15,7 @@ from protofl_plugins.datasets import python_docs
 from protofl_plugins.datasets.digits import Digits, DigitsSeries
 from protofl_plugins.datasets.python_docs import PythonDocs, passages
 from protofl_plugins.datasets.tables import BreastCancer, Wine
-from protofl_plugins.datasets.texts import common_words
+from protofl_plugins.datasets.texts import common_words, word_ids
 
 
 @pytest.mark.parametrize(
@@ -89,3 +89,13 @@ def test_another_text_has_another_key(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(pf.UsageError, match="pydoc_data"):
         key()
+
+
+def test_texts_without_a_word_are_counted():
+    texts = ["Größe 7.35", "größe 7.35 120", "--", "骨折骨", ""]
+    ids, words, note = word_ids(texts, 5, 4, 100, "f")
+    assert words.words == ("7.35", "größe", "骨") and note.startswith("2 of 5 texts are empty")
+    assert ids.tolist() == [[3, 2, 0, 0], [3, 2, 1, 0], [0] * 4, [4, 1, 4, 0], [0] * 4]
+    with pytest.raises(pf.UsageError, match="no word occurs twice") as error:
+        word_ids(["a", "b"], 2, 4, 100, "f")
+    assert "letters of any alphabet" in error.value.near

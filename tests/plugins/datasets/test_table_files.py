@@ -398,7 +398,7 @@ def test_numbers_that_identify_rows_are_noted(tmp_path):
         {"case": 7 * i, "visit_id": i * 5 % 31, "age": i % 9, "grade": i % 2} for i in range(31)
     ]
     note = decode(write(tmp_path / "a.csv", rows)).note
-    assert "column case is a feature; if its numbers only identify the rows" in note
+    assert "column case is a feature; if it only identifies the rows" in note
     assert "column visit_id is a feature" in note and "column age" not in note
     shuffled = decode(write(tmp_path / "a.csv", rows[::-1]), drop="visit_id")
     assert shuffled.note == ""
@@ -621,3 +621,40 @@ def test_a_table_keeps_the_contract_of_data_sets(table):
     found = {f.check: f for f in run_checks(type("Chosen", (DatasetContract,), chosen))}
     assert found["samples"].outcome == found["it_runs"].outcome == "passed"
     assert not [f.why for f in found.values() if f.outcome == "failed"]
+
+
+def of_persons():
+    rows = patients(24, 2)
+    for place, row in enumerate(rows):
+        row["patient_id"] = f"p{place // 4:02d}"
+    return rows
+
+
+def test_rows_of_a_patient_are_in_one_part(tmp_path):
+    rows = of_persons()
+    plan = plan_of(write(tmp_path / "a.csv", rows), options={"group": "patient_id"})
+    assert "patient_id" not in [column.name for column in form_of(plan.data).columns]
+    split, names = plan.split(0), plan.data.columns["patient_id"]
+    for client in range(2):
+        train, test = ({*names[part(client)]} for part in (split.train, split.test))
+        assert len(train) + len(test) == 6 and not train & test
+    _, shown = command(
+        "partition", "show", "--dataset", f"csv:{tmp_path / 'a.csv'}",
+        "--set", "dataset.label=grade", "--set", "dataset.client=hospital",
+        "--set", "dataset.group=patient_id",
+        "--data-dir", str(tmp_path / "d"), "--out", str(tmp_path / "p.png"),
+    )  # fmt: skip
+    assert "rows of one patient_id are in one part: 12 groups" in shown
+    rows[5]["patient_id"] = ""
+    with pytest.raises(pf.UsageError, match="no group in 1 of 48 rows"):
+        decode(write(tmp_path / "b.csv", rows), group="patient_id")
+
+
+def test_texts_that_name_persons_are_noted(tmp_path):
+    note = decode(write(tmp_path / "a.csv", of_persons())).note
+    assert "column patient_id is a feature" in note and "dataset.group=patient_id" in note
+    rows = of_persons()
+    for place, row in enumerate(rows):
+        row["patient_id"] = f"p{place * 2 // 3}"
+    text = refused(write(tmp_path / "b.csv", rows))
+    assert "32 different values" in text and "dataset.group=patient_id" in text

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import protofl as pf
 from protofl_cli.app import app
+from protofl_plugins.datasets.table_files import Csv
 
 NUMBER = ("--set", "dataset.task=regression", "--set", "dataset.label=dose")
 SEVERAL = ("--set", "dataset.task=multilabel", "--set", "dataset.label=flu,cold")
@@ -128,3 +129,76 @@ def test_many_whole_numbers_as_classes_get_a_note(tmp_path):
     table = write(tmp_path / "a.csv", {(row, "dose"): str(row % 30) for row in range(60)})
     code, output = run(tmp_path, table, "--set", "dataset.label=dose")
     assert code == 0 and "to predict them as numbers: --set dataset.task=regression" in output
+
+
+def decode(path, **options):
+    given = {"path": str(path), "task": "multilabel", "label": "finding"} | options
+    return Csv().decode(config=Csv.Config(**given), data_dir=path.parent / "data")
+
+
+CELLS = ("Mass|Effusion", "Effusion", "", "Mass", "Mass | Nodule", "Effusion", "Mass|Nodule|Edema")
+
+
+def joined(path, cells=CELLS, mark="|"):
+    lines = [f"{n},{cell.replace('|', mark)}" for n, cell in enumerate(cells)]
+    path.write_text("\n".join(["age,finding", *lines]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("mark", ["|", ";", " + "])
+def test_several_labels_in_a_cell(tmp_path, mark):
+    data = decode(joined(tmp_path / "a.csv", mark=mark), label_separator=mark.strip())
+    assert data.outputs == ["Edema", "Effusion", "Mass", "Nodule"]
+    rows = ["".join(str(int(v)) for v in row) for row in data.targets.tolist()]
+    assert rows == ["0110", "0100", "0000", "0010", "0011", "0100", "1011"]
+    data = decode(tmp_path / "a.csv", label_separator=mark.strip(), blank="drop")
+    assert len(data.y) == 6 and "1 of 7 rows" in data.note
+
+
+def test_labels_joined_in_a_cell_are_noted(tmp_path):
+    path = joined(tmp_path / "a.csv", [c for c in CELLS if c] + ["Edema|Mass", "Edema|Nodule"])
+    note = decode(path, task="classification").note
+    assert "joined by '|'" in note and "'dataset.label_separator=|'" in note
+    with pytest.raises(pf.UsageError, match=r"'Mass\|Effusion' in row 1") as error:
+        decode(path)
+    assert "'dataset.label_separator=|'" in error.value.do
+    other = joined(tmp_path / "b.csv", ["a|b", "c|d"] * 4)  # names of two classes
+    assert "joined" not in decode(other, task="classification").note
+
+
+def of_flags(path):
+    lines = ["1,1,0", "2,-1,1", "3,,0", "4,0,-1", "5,0,1", "6,-1,"]
+    path.write_text("\n".join(["age,flu,cold", *lines]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "targets", "note"),
+    [
+        ({"uncertain": "1", "blank": "0"}, "10 11 00 01 01 10", "3 uncertain labels (-1) are"),
+        ({"uncertain": "0", "blank": "1"}, "10 01 10 00 01 01", "2 empty labels are read as 1"),
+        ({"uncertain": "drop", "blank": "0"}, "10 00 01", "3 of 6 rows"),
+        ({"uncertain": "1", "blank": "drop"}, "10 11 01 01", "2 of 6 rows"),
+    ],
+)
+def test_uncertain_and_empty_labels(tmp_path, options, targets, note):
+    data = decode(of_flags(tmp_path / "a.csv"), label="flu,cold", **options)
+    assert " ".join("".join(str(int(v)) for v in row) for row in data.targets.tolist()) == targets
+    assert note in data.note
+
+
+def test_uncertain_and_empty_labels_are_refused_with_a_way(tmp_path):
+    path = of_flags(tmp_path / "a.csv")
+    for options, what, do in (
+        ({}, "no label in 1 of 6 rows", "dataset.blank=0"),
+        ({"blank": "0"}, "'flu' has -1, uncertain, in 2 rows", "dataset.uncertain=0"),
+        (
+            {"task": "regression", "label": "flu", "blank": "0"},
+            "dataset.blank is for",
+            "multilabel",
+        ),
+        ({"label_separator": "|"}, "reads one column", "leave one"),
+    ):
+        with pytest.raises(pf.UsageError) as error:
+            decode(path, **{"label": "flu,cold", **options})
+        assert what in error.value.what and do in error.value.do

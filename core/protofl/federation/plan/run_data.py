@@ -41,6 +41,8 @@ def load_data(choice: Choice, data_dir: Path, report: Report) -> Dataset:
     if data.preparation is not None and (fitted := data.preparation.fitted):
         named = replace(fitted, dataset=fitted.dataset or choice.name)
         data = replace(data, preparation=replace(data.preparation, fitted=named))
+    if group := getattr(choice.config, "group", None):
+        data = replace(data, group=group)
     return data
 
 
@@ -174,7 +176,7 @@ def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable
         partitioner=partitioner.name,
         subset=settings.subset,
     )
-    held = partial(with_validation, labels=data.y, share=settings.validation)
+    held = partial(with_validation, labels=data.y, share=settings.validation, groups=data.groups)
 
     @lru_cache(maxsize=2)
     def checked(seed: int) -> Split:

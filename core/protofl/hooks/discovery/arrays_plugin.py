@@ -55,6 +55,7 @@ class Arrays:
                 "give them again: protofl.run(…, dataset=…)",
             )
         options = _options(config)
+        options.pop("group", None)  # filled in when the data are loaded
         if task := {*TaskOptions.model_fields} & {*options}:
             options = {key: value for key, value in options.items() if key not in task}
             options["task"] = Task.of(config)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.hooks.discovery.registry import ARRAYS_PLACE
 from protofl.runs.request.plugin_names import ClassNames, Extra, marked_hooks, with_names
+from protofl.system.files.atomic import default_data_dir
+from protofl.system.files.home import expand_user
 
 if TYPE_CHECKING:
     from protofl.data.in_memory import ArrayData
@@ -67,11 +69,15 @@ def name_classes(typed: Mapping[str, Any]) -> NamedOptions:
         options["classes"] = [item for item in listed if name("", "", item) is item]
     options, arrays = with_names(options, name), []
     if not isinstance(options.get("dataset"), (str, bool, int, float, type(None))):
-        from protofl.data.in_memory import ARRAYS, ArrayData  # imports torch
+        from protofl.data.in_memory import ARRAYS, ArrayData, frame_file, is_frame  # imports torch
 
-        arrays.append(ArrayData.of(options["dataset"]))
-        options["dataset"] = arrays[0].name
-        names.classes[f"dataset/{ARRAYS}"] = ARRAYS_PLACE
+        if is_frame(options["dataset"]):
+            folder = expand_user(options.get("data_dir") or default_data_dir())
+            options["dataset"] = frame_file(options["dataset"], folder)
+        else:
+            arrays.append(ArrayData.of(options["dataset"]))
+            options["dataset"] = arrays[0].name
+            names.classes[f"dataset/{ARRAYS}"] = ARRAYS_PLACE
     texts = options.get("classes")
     options = names.into(options)
     if isinstance(texts, list) and texts:
