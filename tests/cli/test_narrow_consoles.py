@@ -9,6 +9,7 @@ import pytest
 from typer.main import get_command
 
 from protofl_cli.app import app, main
+from protofl_cli.screens import render
 from protofl_cli.standard_streams import shown
 
 WALK = """
@@ -87,3 +88,18 @@ def test_signs_have_forms_in_ascii(monkeypatch):
         assert shown("漢\x1b") == "?\\x1b"
         patch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "cp1252"))
         assert shown("μ ± 3 × 2") == "mu ± 3 × 2"
+
+
+@pytest.mark.parametrize("width", ["80", ""])
+def test_long_names_leave_room_for_the_figures(monkeypatch, capsys, width):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if width:
+        monkeypatch.setenv("COLUMNS", width)
+    name = "csv:" + "a_folder_with_a_long_name/" * 6 + "patients.csv"
+    for heading, first in ((name, "accuracy"), ("client", name)):
+        for keep in ((), (heading,)):
+            render.table((heading, "best"), [(first, "61.25%")], right=("best",), keep=keep)
+            text = capsys.readouterr().out
+            assert "61.25%" in text and name in "".join(
+                line.replace("61.25%", "").replace("best", "").strip() for line in text.splitlines()
+            )

@@ -87,10 +87,19 @@ def table(
         right: Right-aligned columns.
         keep: Columns that are not wrapped.
         sections: True to group rows with equal first cells, separated by lines.
-        wrap: True to wrap the first column too.
+        wrap: True to wrap the first column too. Names of more than half the width are wrapped
+            anyway, and such a heading is a line of its own: they would leave no room for figures.
     """
-    made = _table(columns, right, keep if wrap else (columns[0], *keep))
-    last = None
+    rows, screen = [*rows], console()
+    half = screen.width // 2
+    if len(columns[0]) > half:
+        line(columns[0], "dim")
+        columns = [" ", *columns[1:]]  # another name than an empty heading has
+    if not wrap and all(len(str(row[0])) <= half for row in rows):
+        keep = [columns[0], *keep]
+    else:
+        keep = [column for column in keep if column != columns[0]]
+    made, last = _table(columns, right, keep), None
     for row in rows:
         cells = list(row)
         if sections:
@@ -100,7 +109,6 @@ def table(
                 cells[0] = ""
             last = row[0]
         made.add_row(*map(_cell, cells))
-    screen = console()
     if title:
         screen.print(shown(title), style="bold")
     screen.print(made)

@@ -492,7 +492,6 @@ def test_a_schedule_of_the_method_s_own_can_t_go_on(cli, tiny):
     [
         ("run fedproto --models cnn4 --learning-rate 0.1", "did you mean --lr?"),
         ("run fedproto --models cnn1d --dataset har.npz", "write npz:har.npz"),
-        ("sweep fedproto --models cnn4 --grid lr=0.001:0.1:log", "--grid lr=0.001..0.1:log"),
     ],
 )
 def test_what_was_meant_is_named(cli, words, near):
