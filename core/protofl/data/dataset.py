@@ -120,7 +120,7 @@ class Dataset:
         """The number [N] of each sample's group, int64; None without groups.
 
         Raises:
-            UsageError: There is no such column, or it has gaps.
+            UsageError: The column is missing, or it has gaps.
         """
         if not self.group:
             return None

@@ -41,12 +41,12 @@ def _cpu_quota() -> float:
                 folders += [own, *(group for group in own.parents if _GROUP in group.parents)]
     quotas = [math.inf]
     for folder in folders:
-        with suppress(OSError, ValueError):  # "max" is no limit
+        with suppress(OSError, ValueError):  # "max" stands for no limit
             quota, period = map(int, (folder / "cpu.max").read_text().split())
             quotas.append(quota / period)
         with suppress(OSError, ValueError):
             quota = int((folder / "cpu.cfs_quota_us").read_text())
-            if quota > 0:  # -1 is no limit
+            if quota > 0:  # -1 stands for no limit
                 quotas.append(quota / int((folder / "cpu.cfs_period_us").read_text()))
     return min(quotas)
 
@@ -62,7 +62,7 @@ def free_ram() -> int | None:
         line = next(line for line in lines if line.startswith("MemAvailable:"))
         found.append(int(line.split()[1]) * 1024)
     for folder, limit, used, caches in _OF_CONTAINERS:
-        with suppress(OSError, ValueError):  # "max" is no limit
+        with suppress(OSError, ValueError):  # "max" stands for no limit
             left = int((folder / limit).read_text()) - int((folder / used).read_text())
             words = (folder / "memory.stat").read_text().split()
             found.append(max(0, left + int(words[words.index(caches) + 1])))

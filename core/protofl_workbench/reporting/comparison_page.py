@@ -192,7 +192,7 @@ def _about(run: Run, groups: Sequence[Group]) -> Section:
         group = Group(run.name, tuple(trials_of(run)))
         parts: list[Part] = [*key_facts(group), *remarks(group)]
     else:
-        parts = ["There is no finished round yet."]
+        parts = ["No round has finished yet."]
     if state := run_state(run):
         title += f" ({state})"
     return Section(title, [*parts, options_section(run.config).parts[0], *commands(run)])

@@ -84,7 +84,7 @@ def run_page(run: Run, drawings: Drawings, foot: str) -> Page:
     page = Page(
         f"{run.name} on {data_name(run.config)}",
         f"protofl · {run.config['models']}",
-        "There is no finished round yet: write this page again later.",
+        "No round has finished yet: write this page again later.",
         run_state(run),
         [],
         [repeat, options_section(run.config)],

@@ -878,10 +878,12 @@ def _in_any_case(values: np.ndarray, words: Mapping[str, int]) -> np.ndarray:
 
 def _several(values: np.ndarray, mark: str, names: list[str]) -> np.ndarray:
     """Return which labels are in each cell, [n, L]; a cell without a value has none."""
-    places, result = {name: n for n, name in enumerate(names)}, np.zeros((len(values), len(names)))
-    for row, cell in enumerate(np.where(gaps_in(values), "", values).tolist()):
-        result[row, [places[part.strip()] for part in cell.split(mark) if part.strip()]] = 1
-    return result
+    places = {name: n for n, name in enumerate(names)}
+    cells, rows = np.unique(np.where(gaps_in(values), "", values).astype(str), return_inverse=True)
+    result = np.zeros((len(cells), len(names)))
+    for place, cell in enumerate(cells.tolist()):
+        result[place, [places[part.strip()] for part in cell.split(mark) if part.strip()]] = 1
+    return result[rows]
 
 
 def _joining(texts: set[str]) -> str:

@@ -1,4 +1,4 @@
-"""What the queues of asynchronous schedules in virtual and in real time have in common."""
+"""The parts that the asynchronous queues in virtual and in real time share."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_a_run_that_goes_on_is_read(copy, undrawn):
 def test_a_run_without_a_round_has_its_configuration(copy):
     unfinished(copy, "")
     page = read(pf.report(copy))
-    assert "no finished round yet" in page.text and "fedproto.variant" in page.text
+    assert "No round has finished yet" in page.text and "fedproto.variant" in page.text
 
 
 def test_unseen_clients_are_not_missing_in_the_evaluation(copy, undrawn):

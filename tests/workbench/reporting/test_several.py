@@ -157,7 +157,7 @@ def test_a_run_that_has_not_begun_stands_beside_others(runs, copy, undrawn):
     unfinished(copy, "")
     text = pf.report([runs / "proto", copy])
     assert "1 of 2 not finished" in read(text).all("header")[0].words
-    assert "There is no finished round yet." in text
+    assert "No round has finished yet." in text
 
 
 def test_a_run_given_twice_is_one(runs, undrawn):
