@@ -58,7 +58,7 @@ def waits(monkeypatch, epochs, *given, **options):
         run = Run(
             make_plan(*given, local_epochs=epochs, participation=0.5, **options), rounds=2, start=1
         )
-    assert not run.notes
+    assert not any("engine" in note for note in run.notes), run.notes
     return count.found
 
 
