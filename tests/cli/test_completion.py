@@ -43,7 +43,7 @@ def completed(line, tmp_path):
         ("protofl run --part", ["--partition", "--participation", "--participants-from"]),
         ("protofl run --quie", ["--quiet"]),
         ("protofl run fedpr", ["fedproto", "fedprox"]),
-        ("protofl sweep fedsa-", ["fedsa-lora", "fedsa-tgp"]),
+        ("protofl sweep fedsa-", ["fedsa-lora"]),
         ("protofl run fedproto --models cnn", ["cnn1d", "cnn4"]),
         ("protofl run --partition pa", ["pathological"]),
         ("protofl run --with top-k,mini", ["top-k,minimum-count"]),

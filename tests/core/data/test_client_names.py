@@ -56,8 +56,7 @@ def test_columns_and_frames_have_the_names(run):
 @pytest.mark.slow
 def test_reports_and_pictures_have_the_names(run):
     page = pf.report(run.folder)
-    worst = min(run.accuracies[0], key=run.accuracies[0].get)
-    assert f"{NAMES[worst]}, at the end" in page
+    assert all(name in page for name in NAMES)
     assert all(f'<th scope="row">{name}</th>' in page for name in NAMES)
     (axes,) = (a for a in pf.plots.split(run).axes)
     assert [text.get_text() for text in axes.get_xticklabels()] == NAMES
