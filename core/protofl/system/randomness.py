@@ -37,12 +37,18 @@ def numpy_stream(seed: int, *keys: StreamKey) -> np.random.Generator:
 def global_stream(seed: int, *keys: StreamKey) -> Iterator[None]:
     """Seed torch's global generators for a block (initial weights, dropout) and restore them."""
     value = _digest(seed, keys)
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), _run.block():
+    with torch.random.fork_rng(devices=_cuda_devices()), _run.block():
         if _accelerated():
             torch.manual_seed(value)
         else:  # the CPU only: manual_seed takes a stack trace for each of three kinds of devices
             torch.default_generator.manual_seed(value)
         yield
+
+
+@lru_cache
+def _cuda_devices() -> range:
+    """Return the numbers of the CUDA devices. To count them takes 0.1 ms on a machine with none."""
+    return range(torch.cuda.device_count())
 
 
 @lru_cache

@@ -181,8 +181,14 @@ def on_device(constants: LossData, device: torch.device) -> LossData:
     A CPU tensor without dimensions works in most operations on a GPU, but a recorded step keeps
     its value, and clients' tensors cannot be stacked.
     """
-    moved: LossData = tree_map_only(Tensor, lambda tensor: tensor.to(device), constants)
-    return tree_map_only(PerStep, lambda rows: PerStep(rows.rows.to(device)), moved)  # type: ignore[no-any-return]
+    if not constants:
+        return constants
+
+    def move(value: Tensor | PerStep) -> Tensor | PerStep:
+        return value.to(device) if isinstance(value, Tensor) else PerStep(value.rows.to(device))
+
+    moved: LossData = tree_map_only((Tensor, PerStep), move, constants)
+    return moved
 
 
 class Watch:

@@ -66,19 +66,21 @@ class DownloadValidation:
         self._declared, self._read = declared, read
         public = None if dry else info.public
         self._contents = ContentRules(info.num_classes, public, declared, codec)
-        self._valid: PayloadOnDevice | None = None
+        self._valid: tuple[bytes, PayloadOnDevice | None] | None = None
 
     def __call__(self, blob: bytes, client: Client) -> Payload:
         """Read a client's download.
 
-        Clients of a device often get the same bytes one after the other. These are checked and
-        copied to the device once; each client gets memory of its own, since hooks may write there.
+        Clients often get the same bytes one after the other. These are checked and copied to the
+        device once; each client gets memory of its own, since hooks may write there.
 
         Raises:
             RunFailure: The download breaks a rule.
         """
-        if self._valid is not None and self._valid.data is blob:
-            return self._read(self._valid.payload(again=True))
+        if self._valid is not None and self._valid[0] is blob:
+            if (shared := self._valid[1]) is None:
+                return self._read(Payload.from_bytes(blob, client.device))
+            return self._read(shared.payload(again=True))
         self._valid = None
         try:
             forms = self._contents.forms(blob)
@@ -93,7 +95,8 @@ class DownloadValidation:
                 payload = self._contents.payload(blob, forms, client.device, client=client)
             payload = self._read(payload)
             self._contents.check_values(payload, upload=False)
-            self._valid = shared
+            if len(forms) == 1:  # what is encoded may be decoded by the client
+                self._valid = blob, shared
             return payload
         except Fault as fault:
             finite = fault.rule == "finite"
