@@ -12,7 +12,7 @@ from typing import Any
 
 from protofl.data.batches import LEAST
 from protofl.data.split import partition_record
-from protofl.errors import UsageError
+from protofl.errors import Diverged, UsageError
 from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.federation.jobs.pool_interface import Pool, Starting, keep_files
@@ -108,7 +108,12 @@ def _start(
     else:
         kept = record_divergence(expand_user(folder.path), plan.device.type)
         with current_card(plan.device), plan.computing(), kept:
-            life.train()
+            try:
+                life.train()
+            except Diverged as error:
+                if note := plan.data.target_note:  # a lower rate hardly helps then
+                    error.near, _, error.do = note.partition("; ")
+                raise
     return life.conclude()
 
 
