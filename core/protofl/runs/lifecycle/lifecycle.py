@@ -29,7 +29,14 @@ from protofl.records.layout import (
     check_free,
     fresh_folder,
 )
-from protofl.records.result import Result, is_best, is_exhausted, recorded_accuracies, summarise
+from protofl.records.result import (
+    Result,
+    is_best,
+    is_exhausted,
+    recorded_accuracies,
+    still_falls,
+    summarise,
+)
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
 from protofl.runs.request.planning import observes, plan_run, with_store
@@ -388,7 +395,13 @@ class _Lifecycle:
             "eval_clients": plan.settings.eval_clients,
             **({"patience": patience} if (patience := plan.settings.patience) else {}),
         }
-        summary = summarise(self.folder.rows, plan.majority_accuracy, about)
+        rows = self.folder.rows
+        if still_falls([row for row in rows if row.trial == rows[-1].trial]):
+            self._note(
+                "the training loss still falls fast: more than 5 % of its fall came in the last "
+                "fifth of the rounds; more --rounds or another --lr may train further"
+            )
+        summary = summarise(rows, plan.majority_accuracy, about)
         self.folder.finish(summary)
         (self.folder.path / SESSION).unlink(missing_ok=True)  # where it ran is not its result
         profile = self.profile.summary()
