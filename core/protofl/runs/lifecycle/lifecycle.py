@@ -20,6 +20,7 @@ from protofl.federation.plan.plan import Plan
 from protofl.federation.round.federation import Federation
 from protofl.federation.round.participation import Participation
 from protofl.federation.round.schedules import check_pool
+from protofl.hooks.models.architecture import has_batch_norm
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
 from protofl.records.layout import (
@@ -291,7 +292,9 @@ class _Lifecycle:
             self.folder = RunFolder.create(path, self._config())
             self.progress(events.FolderMade(self.folder))
         self.write_data_facts()
-        few = int((((sizes := plan.split(0).train_sizes) > 0) & (sizes < LEAST)).sum())
+        info, sizes = plan.info, plan.split(0).train_sizes
+        small = ((sizes > 0) & (sizes < LEAST)).nonzero().flatten().tolist()
+        few = sum(has_batch_norm(a, *info.sizes_of(a)) for a in map(info.architecture_of, small))
         if few:
             line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
             self._note(line)
