@@ -112,6 +112,7 @@ def test_a_table_as_it_is_understood(table):
         f"{100 * missing / (4 * 72):.2g} % missing"
     )
     assert not any("makes each value a client" in note for note in plan.notes)
+    assert plan.settings.lr == 0.1 and plan.set_by["lr"] == "models mlp"
 
 
 def test_statistics_are_those_of_scikit_learn_on_a_clients_training_rows(table):
