@@ -119,8 +119,8 @@ def _start(
             try:
                 life.train()
             except Diverged as error:
-                if note := plan.data.target_note:  # a lower rate hardly helps then
-                    error.near, _, error.do = note.partition("; ")
+                if remedy := plan.data.target_note:  # a lower rate hardly helps then
+                    error.near, _, error.do = remedy.partition("; ")
                 raise
     return life.conclude()
 
