@@ -50,12 +50,15 @@ def export(
         about |= {"preparation": preparation, "outputs": list(data.output_names)}
         print_json({"file": target, "bytes": size, **about})
         return
+    file = f"{target} ({size_text(size)})"
+    if target.suffix == ".safetensors":
+        file += ": weights without a program; protofl score reads .onnx and .pt2"
     render.pairs(
         [
             ("client", f"{client} of {recorded.name}, {shown} of trial {trial}"),
             ("samples", samples),
             ("preparation", preparation),
             ("classes" if data.task.has_classes else "outputs", ", ".join(data.output_names)),
-            ("file", f"{target} ({size_text(size)})"),
+            ("file", file),
         ]
     )

@@ -67,7 +67,7 @@ def show_run_plan(request: Request, *, as_json: bool = False) -> None:
         notes += filter(None, (about_arithmetic(plan), would_measure(plan)))
         costs = None if plan.data.x.is_meta else costs_of(plan)
     rows = composition_rows(plan)
-    notes = [*dict.fromkeys([*notes, *plan.notes, *plan.split(0).notes])]
+    notes = [*dict.fromkeys([*notes, *plan.all_notes])]
     if as_json:
         pairs = [{"name": name, "value": value} for name, value in [("run", title), *rows]]
         values = None if costs is None else _values(plan, costs)

@@ -139,7 +139,7 @@ class Screen:
         if title != self._title:
             render.heading(title)
         render.pairs(composition_rows(plan, folder))
-        for note in dict.fromkeys([*plan.notes, *plan.split(0).notes]):
+        for note in plan.all_notes:
             render.text(f"  note: {note}", "yellow")
         render.text()
         if folder.commit is not None and len(folder.rows) < s.trials * s.rounds:

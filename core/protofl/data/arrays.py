@@ -383,7 +383,7 @@ def _standardisation(x: np.ndarray, num_train: int) -> Scaling:
     train = x[:num_train].astype(np.float64)
     mean, deviation = train.mean(axes), train.std(axes)
     varies = deviation > 1e-9 * np.maximum(1, np.abs(mean))
-    scale = np.where(varies, deviation, 1)
+    scale = np.where(varies, deviation, Scaling.SILENT)
     return Scaling(tuple(mean.tolist()), tuple(scale.tolist()), _DECIMALS)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -114,6 +115,12 @@ class Dataset:
     def labels(self) -> Tensor:
         """Labels that models are trained with: ``y``, or [N, L] as `Task.encoded` returns them."""
         return self.y if self.targets is None else self.task.encoded(self.targets)
+
+    @property
+    def target_note(self) -> str:
+        """A note with options if the numbers of a regression are hard for a net; else empty."""
+        y = self.targets
+        return "" if y is None else _far_from_one(self.task, y, y[: self.num_train])
 
     @cached_property
     def groups(self) -> np.ndarray | None:
@@ -330,18 +337,26 @@ def target_fields(
 
 
 def _far_from_one(task: Task, targets: Tensor, train: Tensor) -> str:
-    """Return a note if the numbers of a regression are large or small for a net; else empty."""
+    """Return a note if the numbers of a regression are hard for a net; else empty."""
     if task.name != "regression":
         return ""
     low, high = (float(bound) for bound in task.encoded(targets).aminmax())
     scale, offset = (float(moment) for moment in torch.std_mean(train.double(), correction=0))
-    much, little = max(-low, high) > LARGEST_USUAL, scale < task.scale / LARGEST_USUAL
-    if not scale or not (much or little):
+    if not scale:
         return ""
+    if max(-low, high) > LARGEST_USUAL:
+        what = "is much for a net"
+    elif scale < task.scale / LARGEST_USUAL:
+        what = "is little for a net"
+    elif abs(offset - task.offset) > 3 * scale:
+        what = "varies little, far from 0"
+    else:
+        return ""
+    decimals = 1 - math.floor(math.log10(scale))  # an offset is as exact as a deviation needs it
     return (
-        f"the target goes from {low:g} to {high:g}, which is {'much' if much else 'little'} for a "
-        "net; its mean and deviation over the training rows bring it to about -3…3: "
-        f"--set dataset.offset={offset:.3g} --set dataset.scale={scale:.3g}"
+        f"the target goes from {low:g} to {high:g}, which {what}; its mean and deviation over the "
+        "training rows bring it to about -3…3: "
+        f"--set dataset.offset={round(offset, decimals):.10g} --set dataset.scale={scale:.3g}"
     )
 
 

@@ -10,7 +10,7 @@ it stores its samples. The work is divided:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +34,8 @@ class Fitting(Protocol):
     """Computes the statistics of a preparation, and reads raw samples.
 
     The plugin of a data set names its class in the attribute ``fitting``. An instance is made of
-    `Fitted.form`, as keyword arguments.
+    `Fitted.form`, as keyword arguments. It may also have ``notes(scalings)``, which returns lines
+    for the user about what `fit` returned.
     """
 
     def fit(self, x: Tensor, rows: Sequence[Tensor]) -> Sequence[Scaling]:
@@ -91,6 +92,13 @@ class FittedSamples:
         """The scaling of each client; a single one for all."""
         clients = range(self.split.num_clients)
         return self.fitting.fit(self.raw, [self.split.train(client) for client in clients])
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines of the plugin about the scalings."""
+        notes: Callable[[Sequence[Scaling]], list[str]] | None
+        notes = getattr(self.fitting, "notes", None)
+        return notes(self.scalings) if notes else []
 
     @cached_property
     def x(self) -> Tensor:

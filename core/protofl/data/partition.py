@@ -247,11 +247,12 @@ def _lowered(minimum: int, samples: int, num_clients: int, notes: list[str]) -> 
     """Return the samples to ask for per client; see `make_split`."""
     if num_clients * minimum <= samples:
         return minimum
-    lowered = max(2, samples // num_clients // 2)
+    lowered, enough = max(2, samples // num_clients // 2), samples // minimum
     if num_clients * lowered <= samples:
         notes.append(
             f"{samples} samples are too few for {num_clients} clients with at least {minimum} "
             f"each; asked for at least {lowered} samples each"
+            + (f"; --clients {enough} gives each enough" if enough > 1 else "")
         )
     return lowered
 

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -41,6 +41,9 @@ class Scaling:
         fill: One number for each that takes the place of NaN, a missing value; None for data
             without such.
     """
+
+    SILENT: ClassVar[float] = 1e30
+    """Scale of a column whose known numbers are all equal: all its numbers become 0."""
 
     shift: tuple[float, ...]
     scale: tuple[float, ...]

@@ -151,7 +151,11 @@ def read_exported(path: Path, *, trust_pickle: bool = False) -> Exported:
         UsageError: The file is another, damaged, or needs consent or a package.
     """
     if path.suffix not in (".onnx", ".pt2"):
-        raise UsageError(f"{path}: unknown ending {path.suffix!r}", "possible: .onnx, .pt2")
+        raise UsageError(
+            f"{path}: unknown ending {path.suffix!r}",
+            "possible: .onnx, .pt2; a .safetensors file has weights and no program",
+            "write it with: protofl export RUN FILE.onnx",
+        )
     if not path.exists():
         raise missing_path(path, "write it with: protofl export RUN FILE.onnx")
     if path.suffix == ".pt2" and not trust_pickle:

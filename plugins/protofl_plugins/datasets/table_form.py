@@ -24,6 +24,7 @@ from protofl_plugins.datasets.table_statistics import scalings
 from protofl_plugins.datasets.table_values import (
     block_of,
     gaps_in,
+    listed,
     missing_column,
     numbers_in,
     places_in,
@@ -124,6 +125,26 @@ class TableForm:
         """
         rows = [torch.cat([*rows])] if self.statistics == "global" else rows
         return scalings(x, rows, self.numbers, standardise=self.standardise)
+
+    def notes(self, scalings: Sequence[pf.datasets.Scaling]) -> list[str]:
+        """Return a note about clients with too few rows for statistics of their own.
+
+        Args:
+            scalings: Those of `fit`.
+        """
+        scales = np.array([scaling.scale for scaling in scalings])[:, self.numbers]
+        few = scales == pf.datasets.Scaling.SILENT
+        few &= ~few.all(0)  # a column may have one value in the whole table
+        if not few.any():
+            return []
+        names = [column.name for column in self.columns if not column.categories]
+        constant = [name for name, found in zip(names, few.any(0), strict=True) if found]
+        clients = [str(client) for client in np.flatnonzero(few.any(1))]
+        return [
+            f"clients with too few training rows for statistics of their own: {listed(clients)}; "
+            f"columns with one value there are 0 for such a client: {listed(constant)}; to use "
+            "statistics of all clients' training rows: --set dataset.statistics=global"
+        ]
 
     def read(
         self,

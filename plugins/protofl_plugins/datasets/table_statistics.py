@@ -12,9 +12,6 @@ import protofl as pf
 DECIMALS = 5
 """Decimals of standardised numbers."""
 
-SILENT = 1e30
-"""Scale of a column of which a client knows no value: all its numbers become 0."""
-
 
 def scalings(
     x: Tensor, rows: Sequence[Tensor], numbers: Sequence[int], *, standardise: bool
@@ -23,7 +20,8 @@ def scalings(
 
     Missing numbers become the median of the known ones. Mean and (population) standard
     deviation are those after that, as in scikit-learn's SimpleImputer and StandardScaler in a
-    row. Other features stay 0 and 1.
+    row, but a column whose numbers are all equal in the rows becomes 0: rows to come would enter
+    with numbers of any size. Other features stay 0 and 1.
 
     Args:
         x: Samples [N, F]; NaN where a number is missing.
@@ -50,11 +48,11 @@ def _statistics(values: np.ndarray, standardise: bool) -> tuple[float, float, fl
     """Return shift, scale and median of numbers [n], of which NaN are missing."""
     gaps = np.isnan(values)
     if gaps.all():
-        return 0.0, SILENT, 0.0
+        return 0.0, pf.datasets.Scaling.SILENT, 0.0
     median = float(np.median(values[~gaps]))
     if not standardise:
         return 0.0, 1.0, median
     values[gaps] = median
     mean, deviation = float(values.mean()), float(values.std())
     varies = deviation > 1e-9 * max(1.0, abs(mean))
-    return mean, deviation if varies else 1.0, median
+    return mean, deviation if varies else pf.datasets.Scaling.SILENT, median

@@ -97,12 +97,13 @@ def missing_column(source: str, column: str, names: Sequence[str]) -> pf.UsageEr
     near = difflib.get_close_matches(column, names, n=1)
     return pf.UsageError(
         f"{source} has no column {column!r}",
-        f"columns: {_listed([n for n in names if n])}"
+        f"columns: {listed([n for n in names if n])}"
         + (f"; did you mean {near[0]}?" if near else ""),
         "correct its name, or add the column",
     )
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return the first of some names, and how many more there are."""
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return ", ".join(names[:12]) + more

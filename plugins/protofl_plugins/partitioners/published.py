@@ -79,7 +79,7 @@ class Published:
         if len(labels) < 2 * num_clients:
             raise pf.UsageError(
                 f"published: {len(labels)} samples are too few for {num_clients} clients",
-                do=f"use at most {len(labels) // 2} clients",
+                do=f"use at most {len(labels) // 2} clients (--clients)",
             )
         least = min(config.min_samples, len(labels) // num_clients // 2)
         stream = np.random.RandomState(config.seed)

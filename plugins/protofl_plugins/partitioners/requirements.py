@@ -24,7 +24,7 @@ def check_samples(
         raise pf.UsageError(
             f"{name}: {samples} samples are too few for {clients} clients "
             f"with at least {least} each",
-            do=f"use at most {samples // least} clients, or {other}",
+            do=f"use at most {samples // least} clients (--clients), or {other}",
         )
 
 

@@ -154,6 +154,7 @@ def test_least_samples_asked_for(num_clients, minimum, asked):
     assert len(split.notes) == lowered
     if lowered:
         assert f"at least 14 each; asked for at least {asked} samples each" in split.notes[0]
+        assert split.notes[0].endswith("; --clients 71 gives each enough")
     make_split(images(), spy, num_clients, minimum, 0, exact=True)  # a user's is not lowered
     assert seen == [asked, minimum]
 

@@ -121,3 +121,13 @@ def test_numbers_far_from_one_get_a_note_with_the_remedy():
     assert note.endswith("--set dataset.offset=150 --set dataset.scale=35.4")
     assert not made(y, Task("regression", offset=200, scale=50)).note
     assert "which is little for a net" in made(y / 1e5, "regression").note
+
+
+def test_numbers_that_vary_little_far_from_0_get_a_note():
+    y = np.linspace(20.13, 20.17, 9)
+    note = made(y, Task("regression", scale=0.1, offset=18)).note
+    assert "which varies little, far from 0" in note
+    assert note.endswith("--set dataset.offset=20.15 --set dataset.scale=0.0129")
+    assert not made(y, Task("regression", scale=0.0129, offset=20.15)).note
+    years = np.array([2001.0, 2002, 2003, 2004])
+    assert "--set dataset.offset=2002.5 " in made(years, "regression").note  # not 2e+03

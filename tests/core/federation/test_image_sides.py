@@ -78,6 +78,16 @@ def test_a_data_set_sets_the_side_of_groups_that_allow_it(tmp_path):
     assert side(fixed) == 12 and fixed.settings.lr == 0.3
 
 
+def test_a_group_has_a_learning_rate_for_sgd(tmp_path, monkeypatch):
+    monkeypatch.setattr(Enlarging, "lr", 0.5, raising=False)
+    assert plan(tmp_path).settings.lr == 0.2  # the data set's goes before
+    monkeypatch.setattr(Digits8, "defaults", {"clients": 2, "partition": "iid"})
+    found = plan(tmp_path)
+    assert found.settings.lr == 0.5 and found.set_by["lr"] == "models enlarging"
+    assert plan(tmp_path, optimizer="adam").settings.lr == 0.01
+    assert plan(tmp_path, lr=0.1).settings.lr == 0.1
+
+
 def test_the_user_wins(tmp_path):
     found = plan(tmp_path, options={"models": {"min_side": 10}})
     assert side(found) == 10 and found.set_by.get("models.min_side") is None

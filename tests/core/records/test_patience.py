@@ -7,7 +7,7 @@ from runtime_toys import train, without_times
 
 import protofl as pf
 from protofl.records.reading import FINISHED, Reading
-from protofl.records.result import is_exhausted
+from protofl.records.result import is_exhausted, still_falls
 from protofl.records.row import Row
 
 pytestmark = pytest.mark.usefixtures("toys")
@@ -61,6 +61,27 @@ def test_a_trial_ends_with_an_evaluated_round():
     rows = lines(0.5, 0.4, 0.4)
     unevaluated = Row({**rows[2], "test_accuracy": None, "evaluated": 0})
     assert not is_exhausted([*rows[:2], unevaluated], 1)
+
+
+@pytest.mark.parametrize(
+    ("losses", "falls"),
+    [
+        ([1 - n / 20 for n in range(20)], True),
+        ([0.7**n for n in range(20)], False),
+        ([0.9**n for n in range(20)], True),
+        ([1.0, *[2.0 - n / 20 for n in range(19)]], False),  # it has not fallen
+        ([1 - n / 20 for n in range(9)], False),
+        ([None, *[1 - n / 20 for n in range(19)]], False),
+    ],
+)
+def test_a_loss_that_still_falls(losses, falls):
+    assert still_falls([Row({"train_loss": loss}) for loss in losses]) is falls
+
+
+def test_a_run_whose_loss_still_falls_says_so(tmp_path):
+    said = []
+    train("local", tmp_path / "run", rounds=10, lr=0.003, progress=said.append)
+    assert any("the training loss still falls fast" in str(event) for event in said)
 
 
 def test_a_run_ends_early_and_says_why(tmp_path):

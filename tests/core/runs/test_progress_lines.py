@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import protofl as pf
 
@@ -19,6 +20,26 @@ def test_lines_on_standard_error(run, capsys, tmp_path):
     assert [line.split(":")[0] for line in rounds] == ["round 1/2", "round 2/2"]
     assert "(best), loss" in rounds[0]
     assert found[-1].startswith("best on test samples: ") and str(tmp_path / "run") in found[-1]
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.LayerNorm])
+def test_few_samples_are_noted_for_nets_with_batchnorm(run, table, capsys, norm):
+    def build(sample, num_classes, feature_dim):
+        first = nn.Linear(sample.shape[0], feature_dim)
+        net = nn.Sequential(first, norm(feature_dim), nn.ReLU())
+        return pf.models.SplitModel(net, nn.Linear(feature_dim, num_classes), feature_dim)
+
+    class Group:
+        kinds = ("table",)
+
+        @pf.hookimpl
+        def architectures(self):
+            return [pf.models.Architecture("net", build)]
+
+    x, y = table
+    run("local", models=Group, dataset=(x[:10], y[:10]), progress=True)
+    line = "note: 2 clients have fewer than 4 training samples: BatchNorm in eval mode"
+    assert (line in capsys.readouterr().err) == (norm is nn.BatchNorm1d)
 
 
 def test_nothing_where_nothing_is_wanted(run, capsys):

@@ -112,6 +112,7 @@ def test_a_table_as_it_is_understood(table):
         f"{100 * missing / (4 * 72):.2g} % missing"
     )
     assert not any("makes each value a client" in note for note in plan.notes)
+    assert plan.settings.lr == 0.1 and plan.set_by["lr"] == "models mlp"
 
 
 def test_statistics_are_those_of_scikit_learn_on_a_clients_training_rows(table):
@@ -210,6 +211,22 @@ def test_a_client_without_any_value_of_a_column(tmp_path):
     assert (x[:, 0] == 0).all() and (x[:, 1] == 1).all()
     prepared = plan.preparation([0]).of_client(1, 0)
     assert float(prepared(torch.full((1, x.shape[1]), 9000.0))[0, 0]) == 0
+
+
+def test_a_column_with_one_value_in_a_clients_training_rows_is_0_in_its_test_rows(tmp_path):
+    rows = [row | {"part": ("train", "test")[i % 2]} for i, row in enumerate(patients())]
+    for row in rows:
+        row |= {"pressure": "7"} if row["hospital"] == "H1" and row["part"] == "train" else {}
+    path = write(tmp_path / "a.csv", rows)
+    for statistics in ("client", "global"):
+        plan = plan_of(path, options={"test": "part", "statistics": statistics})
+        seen = [plan.samples(plan.split(0).test(client), False).inputs()[:, 2] for client in (0, 1)]
+        assert seen[0].any() and seen[1].any() == (statistics == "global")
+        few = [note for note in plan.all_notes if "too few training rows" in note]
+        assert len(few) == (statistics == "client")
+        if few:
+            assert "of their own: 1;" in few[0] and "such a client: pressure;" in few[0]
+            assert few[0].endswith("--set dataset.statistics=global")
 
 
 @pytest.mark.slow

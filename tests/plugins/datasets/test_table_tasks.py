@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -129,6 +130,21 @@ def test_many_whole_numbers_as_classes_get_a_note(tmp_path):
     table = write(tmp_path / "a.csv", {(row, "dose"): str(row % 30) for row in range(60)})
     code, output = run(tmp_path, table, "--set", "dataset.label=dose")
     assert code == 0 and "to predict them as numbers: --set dataset.task=regression" in output
+
+
+def test_a_diverged_regression_has_the_options_that_help(tmp_path):
+    doses = np.random.default_rng(0).uniform(0, 8e6, 60)
+    table = write(
+        tmp_path / "a.csv", {(row, "dose"): f"{dose:.0f}" for row, dose in enumerate(doses)}
+    )
+    code, output = run(tmp_path, table, *NUMBER)
+    assert code == 1 and "client 0 sent" in output, output
+    advice = output[output.index("error:") :]
+    assert "which is much for a net" in advice and "--lr" not in advice
+    found = re.search(r"--set (dataset.offset=\S+) --set (dataset.scale=[^\s;]+)", advice)
+    words = [word for option in found.groups() for word in ("--set", option)]
+    code, output = run(tmp_path, table, *NUMBER, *words, "--out", tmp_path / "again")
+    assert code == 0, output
 
 
 def decode(path, **options):

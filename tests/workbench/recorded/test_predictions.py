@@ -103,6 +103,7 @@ def test_the_command(run, tmp_path):
     done = CliRunner().invoke(app, args)
     assert done.exit_code == 0, done.output
     assert "client" in done.output and (tmp_path / "a.safetensors").is_file()
+    assert "protofl score reads .onnx and .pt2" in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize("wrong", [-1, 30])

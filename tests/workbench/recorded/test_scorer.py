@@ -120,7 +120,7 @@ def test_mistakes_are_said_in_a_sentence(run, bundle, tmp_path, capfd, caplog):
         ("flipped.pt2", "was changed"),
         ("other.pt2", "cannot be read as an exported client"),
         ("old.pt2", "cannot be read as an exported client"),
-        ("a.safetensors", "possible: .onnx, .pt2"),
+        ("a.safetensors", "possible: .onnx, .pt2; a .safetensors file has weights and no program"),
     ):
         capfd.readouterr()
         done = score(tmp_path / name, tmp_path / "good.npy", "--trust-pickle")

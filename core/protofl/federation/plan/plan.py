@@ -337,6 +337,14 @@ class Plan:
         return self.splits(self._split_seed(trial))
 
     @property
+    def all_notes(self) -> list[str]:
+        """Lines to print before the start, with those about the split and its statistics."""
+        lines = [*self.notes, *self.split(0).notes]
+        if self.fits is not None and not self.data.elsewhere:
+            lines += self.fits(self.seed(0)).notes
+        return [*dict.fromkeys(lines)]
+
+    @property
     def split_trials(self) -> range:
         """The trials that have a split of their own."""
         return range(1 if self.settings.hold_split else self.settings.trials)

@@ -151,8 +151,8 @@ def _with_defaults(
     """Return settings with defaults of method, data set and models, and who set each option."""
     given_names, user_options = settings.model_fields_set, settings.options
     main, data = composition.main, f"data set {dataset.name}"
-    width = getattr(group, "feature_dim", None)
-    of_models = {} if width is None else {"feature_dim": width}
+    names = ["feature_dim"] + ["lr"] * (settings.optimizer == "sgd")  # a group's rate is for SGD
+    of_models = {name: getattr(group, name) for name in names if hasattr(group, name)}
     of_data = _defaults_of_data(dataset, group, user_options.get("models", ()))
     of_plugins = of_data.pop("options", {})
     if own := own_partition(dataset, settings.partition if "partition" in given_names else None):

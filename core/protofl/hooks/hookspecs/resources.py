@@ -45,13 +45,14 @@ class ModelGroupSpec:
 
     A group may declare these attributes; the last value in brackets is the default: ``kinds`` (the
     samples of its models: ``image``, ``series``, ``tokens``, ``table``; images), ``feature_dim``
-    (K; 512), ``server_architecture`` (``resnet56``), ``auxiliary_architecture`` (the small model
-    that clients share in FML and FedKD; its first architecture), and for images ``min_side``
-    (smaller images are enlarged; 32; an option of this name goes before) and ``channels`` (input
-    channels, None for the data's; None). ``tasks`` are the tasks of its nets (all but
-    ``language-model``), and ``own_ids`` is True if its nets know the token ids of their own
-    tokenizer (False). A method ``folders(config)`` returns {architecture: folder} of nets that are
-    read from folders; digests of their weights become part of a run's identity.
+    (K; 512), ``lr`` (the learning rate of SGD; 0.01), ``server_architecture`` (``resnet56``),
+    ``auxiliary_architecture`` (the small model that clients share in FML and FedKD; its first
+    architecture), and for images ``min_side`` (smaller images are enlarged; 32; an option of this
+    name goes before) and ``channels`` (input channels, None for the data's; None). ``tasks`` are
+    the tasks of its nets (all but ``language-model``), and ``own_ids`` is True if its nets know the
+    token ids of their own tokenizer (False). A method ``folders(config)`` returns {architecture:
+    folder} of nets that are read from folders; digests of their weights become part of a run's
+    identity.
     """
 
     @hookspec(firstresult=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from protofl.data.spec import SampleSpec
@@ -152,6 +153,15 @@ def native_width(
     model = unset_model(architecture, sample, num_classes, feature_dim).eval()
     with torch.no_grad():
         return torch.flatten(model.extractor(sample.zeros(1)), 1).shape[1]
+
+
+@lru_cache(maxsize=256)
+def has_batch_norm(
+    architecture: Architecture, sample: SampleSpec, num_classes: int, feature_dim: int
+) -> bool:
+    """Return True if a net has BatchNorm layers."""
+    model = unset_model(architecture, sample, num_classes, feature_dim)
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
 class _SkipInit(TorchFunctionMode):

@@ -12,7 +12,7 @@ from typing import Any
 
 from protofl.data.batches import LEAST
 from protofl.data.split import partition_record
-from protofl.errors import UsageError
+from protofl.errors import Diverged, UsageError
 from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.federation.jobs.pool_interface import Pool, Starting, keep_files
@@ -20,6 +20,7 @@ from protofl.federation.plan.plan import Plan
 from protofl.federation.round.federation import Federation
 from protofl.federation.round.participation import Participation
 from protofl.federation.round.schedules import check_pool
+from protofl.hooks.models.architecture import has_batch_norm
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
 from protofl.records.layout import (
@@ -29,7 +30,14 @@ from protofl.records.layout import (
     check_free,
     fresh_folder,
 )
-from protofl.records.result import Result, is_best, is_exhausted, recorded_accuracies, summarise
+from protofl.records.result import (
+    Result,
+    is_best,
+    is_exhausted,
+    recorded_accuracies,
+    still_falls,
+    summarise,
+)
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
 from protofl.runs.request.planning import observes, plan_run, with_store
@@ -108,7 +116,12 @@ def _start(
     else:
         kept = record_divergence(expand_user(folder.path), plan.device.type)
         with current_card(plan.device), plan.computing(), kept:
-            life.train()
+            try:
+                life.train()
+            except Diverged as error:
+                if remedy := plan.data.target_note:  # a lower rate hardly helps then
+                    error.near, _, error.do = remedy.partition("; ")
+                raise
     return life.conclude()
 
 
@@ -279,7 +292,9 @@ class _Lifecycle:
             self.folder = RunFolder.create(path, self._config())
             self.progress(events.FolderMade(self.folder))
         self.write_data_facts()
-        few = int((((sizes := plan.split(0).train_sizes) > 0) & (sizes < LEAST)).sum())
+        info, sizes = plan.info, plan.split(0).train_sizes
+        small = ((sizes > 0) & (sizes < LEAST)).nonzero().flatten().tolist()
+        few = sum(has_batch_norm(a, *info.sizes_of(a)) for a in map(info.architecture_of, small))
         if few:
             line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
             self._note(line)
@@ -383,7 +398,13 @@ class _Lifecycle:
             "eval_clients": plan.settings.eval_clients,
             **({"patience": patience} if (patience := plan.settings.patience) else {}),
         }
-        summary = summarise(self.folder.rows, plan.majority_accuracy, about)
+        rows = self.folder.rows
+        if still_falls([row for row in rows if row.trial == rows[-1].trial]):
+            self._note(
+                "the training loss still falls fast: more than 5 % of its fall came in the last "
+                "fifth of the rounds; more --rounds or another --lr may train further"
+            )
+        summary = summarise(rows, plan.majority_accuracy, about)
         self.folder.finish(summary)
         (self.folder.path / SESSION).unlink(missing_ok=True)  # where it ran is not its result
         profile = self.profile.summary()

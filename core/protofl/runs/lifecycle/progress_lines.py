@@ -40,7 +40,7 @@ class Lines:
         to_stderr(
             f"{s.method} · {s.models} · {s.dataset}: {about.num_clients} clients, {s.rounds} rounds"
         )
-        for note in dict.fromkeys([*plan.notes, *plan.split(0).notes]):
+        for note in plan.all_notes:
             to_stderr(f"note: {note}")
         for row in event.folder.rows:
             self._take(row)

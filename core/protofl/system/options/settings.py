@@ -131,7 +131,10 @@ class Settings(Strict):
         "sgd", "Local optimizer, new in each round: sgd, adam, or another of torch.optim, with "
         "--set optimizer.KEY=VALUE", metavar="NAME", common=True
     )
-    lr: float = training(0.01, "Learning rate η", step_time=False, common=True, gt=0)
+    lr: float = training(
+        0.01, "Learning rate η", usual="the data set's or the group's, otherwise 0.01",
+        step_time=False, common=True, gt=0
+    )
     lr_schedule: Literal["constant", "step", "cosine", "exponential"] = training(
         "constant", "Learning rate schedule over rounds, with --set schedule.KEY=VALUE",
         metavar="NAME", step_time=False
