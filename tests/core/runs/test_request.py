@@ -95,6 +95,7 @@ def test_a_loss_term_needs_no_hook():
     [
         ({"use": ["inference"]}, "write --use HOOK=METHOD"),
         ({"set": ["=1"]}, "[NAME.]KEY=VALUE"),
+        ({"set": ["dataset.drop=a", "dataset.drop=b"]}, "given twice: 'a' and 'b'"),
         ({"with": [3]}, "--with: expected a string or a list of strings, got [3]"),
     ],
 )
