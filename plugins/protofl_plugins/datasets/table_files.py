@@ -424,7 +424,8 @@ class _Reader:
         error = missing_column(self.source, name, names)
         error.what += f", which dataset.{option} names"
         if quoted := [other for other in names if other.strip("'\"") == name]:
-            value = quoted if option in ("drop", "categories") else quoted[0]
+            given = getattr(self.config, option)
+            value = [quoted[0] if n == name else n for n in given] if given != name else quoted[0]
             error.do = f"the quotes are part of its name: {set_option(option, value)}"
         return error
 

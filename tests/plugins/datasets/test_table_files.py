@@ -112,6 +112,7 @@ def test_a_table_as_it_is_understood(table):
         f"4 features (2 numeric, 2 categories), 3 classes, 3 clients, "
         f"{100 * missing / (4 * 72):.2g} % missing"
     )
+    assert plan.notes[1] == "numbers: age, pressure; categories: city (3), smoker (2)"
     assert not any("makes each value a client" in note for note in plan.notes)
 
 
@@ -470,6 +471,9 @@ def test_names_in_quotes_are_given_with_their_quotes(tmp_path):
     (tmp_path / "a.csv").write_text(GOOD.replace("grade", "'grade'"))
     text = refused(tmp_path / "a.csv")
     assert shlex.split(text.partition("its name: ")[2]) == ["--set", "dataset.label='grade'"]
+    (tmp_path / "a.csv").write_text(GOOD.replace("b,grade", "'b',grade"))
+    text = refused(tmp_path / "a.csv", drop="a,b")
+    assert shlex.split(text.partition("its name: ")[2]) == ["--set", "dataset.drop=a,'b'"]
 
 
 def words(folder, **options):
@@ -541,6 +545,7 @@ def test_marks_quotes_newlines_separators_and_indices_are_read(tmp_path):
     assert notes["semicolons"] == f"values are separated by semicolons\n{read}"
     assert notes["between"] == f"values are separated by spaces\n{read}"
     assert notes["index"] == f"{read}; left out: the first column, which has no name"
+    assert decode_text(tmp_path, GOOD.replace(",", " "), separator=" ").x.shape == (4, 3)
     data = decode_text(tmp_path, GOOD.replace("x", '"new\nline, ""so"""'))
     assert form_of(data).columns[1].categories == ('new\nline, "so"', "y")
     data = decode_text(tmp_path, "a;b;grade\n1,5;x;u\n-2,25;y;v\n", decimal=",")
@@ -757,6 +762,7 @@ def test_rows_of_a_patient_are_in_one_part(tmp_path):
         "--data-dir", str(tmp_path / "d"), "--out", str(tmp_path / "p.png"),
     )  # fmt: skip
     assert "rows of one patient_id are in one part: 12 groups" in shown
+    assert "note: numbers: age, pressure; categories: city (3), smoker (2)" in shown
     rows[5]["patient_id"] = ""
     with pytest.raises(pf.UsageError, match="no group in 1 of 48 rows"):
         decode(write(tmp_path / "b.csv", rows), group="patient_id")
