@@ -268,7 +268,11 @@ class TableFile:
                     result[name] = dates(str(value))
                 elif not any(is_kind(value) for is_kind in known):
                     why = "columns hold numbers, truth values or texts"
-                    result[name] = (f"holds values of the type {value}", why, "save such values")
+                    result[name] = (
+                        f"holds values of the type {value}",
+                        why,
+                        "save numbers or texts",
+                    )
         return result
 
     def _parquet_blocks(self, columns: Sequence[str]) -> Iterator[Mapping[str, np.ndarray]]:

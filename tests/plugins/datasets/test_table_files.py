@@ -467,6 +467,18 @@ def test_all_bad_columns_are_named_in_one_command(tmp_path):
     assert "allow it: --set 'dataset.categories=Term (from)'" in alone
 
 
+def test_types_that_are_not_read_are_named_together(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    dates = pa.array([1, 2] * 2, pa.date32())
+    columns = {"a": range(4), "when": dates, "l": [[1]] * 4, "grade": ["u", "v"] * 2}
+    pytest.importorskip("pyarrow.parquet").write_table(pa.table(columns), tmp_path / "a.parquet")
+    text = refused(tmp_path / "a.parquet", plugin=Parquet)
+    assert "column 'when' holds dates (date32[day]), column 'l' holds values of the type" in text
+    assert "leave out: --set dataset.drop=when,l;" in text
+    assert len(decode(tmp_path / "a.parquet", plugin=Parquet, drop="when,l").y) == 4
+    assert "'when' holds dates" in refused(tmp_path / "a.parquet", plugin=Parquet, label="when")
+
+
 def test_names_in_quotes_are_given_with_their_quotes(tmp_path):
     (tmp_path / "a.csv").write_text(GOOD.replace("grade", "'grade'"))
     text = refused(tmp_path / "a.csv")
