@@ -901,8 +901,7 @@ class _Reader:
         c = self.config
         out = np.zeros(len(block[labels[0]]), bool)
         unlabelled = c.blank or (None if c.label_separator else c.impute)
-        needed = [*names] if c.impute == "drop" else []
-        for name in needed + labels * (unlabelled == "drop"):
+        for name in names * (c.impute == "drop") + labels * (unlabelled == "drop"):
             out |= gaps_in(block[name], texts=name in self.texts)
         for name in labels:
             if c.uncertain == "drop" and not c.label_separator:

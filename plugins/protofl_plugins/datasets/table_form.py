@@ -200,8 +200,7 @@ class TableForm:
         joined = self.joined if self.joined and {*further} & {*self.joined.names} else None
         labels = [] if joined is None else joined.names
         read = [column for column in further if column in has and column not in labels]
-        if joined is not None:
-            read.append(joined.column)
+        read += [] if joined is None else [joined.column]
         present = [column for column in further if column in (*read, *labels)]
         samples, texts, first = list[np.ndarray](), {n: list[str]() for n in present}, 0
         for block in [frame] if file is None else file.blocks([*self.names, *read]):

@@ -267,12 +267,9 @@ class TableFile:
                 if types.is_temporal(value):
                     result[name] = dates(str(value))
                 elif not any(is_kind(value) for is_kind in known):
+                    what = f"holds values of the type {value}"
                     why = "columns hold numbers, truth values or texts"
-                    result[name] = (
-                        f"holds values of the type {value}",
-                        why,
-                        "save numbers or texts",
-                    )
+                    result[name] = (what, why, "save numbers or texts")
         return result
 
     def _parquet_blocks(self, columns: Sequence[str]) -> Iterator[Mapping[str, np.ndarray]]:
