@@ -117,7 +117,7 @@ def show(
     names = client_names(split, data.columns)
     if not as_json:
         render.heading(", ".join([*parts, f"seed {seed}"]))
-        for note in filter(None, (data.note, *split.notes)):
+        for note in (*data.note.splitlines(), *split.notes):
             render.text(f"  note: {note}", "yellow")
         _show_table(data, train, test, names)
     from protofl_workbench import plots
@@ -238,7 +238,7 @@ def _values(
         "public_samples": 0 if split.public is None else len(split.public),
         "global_test_samples": 0 if split.global_test is None else len(split.global_test),
         "hash": split.hash,
-        "notes": [*filter(None, (data.note, *split.notes))],
+        "notes": [*data.note.splitlines(), *split.notes],
     }
 
 

@@ -296,7 +296,7 @@ def _of_data_set(run: OpenedRun, text: str, name: str) -> NewData:
         y = _classes(data.y.numpy(), data.classes, plan.data.classes, text)[rows]
     columns = {key: values[rows.numpy()] for key, values in data.columns.items()}
     owners, notes = _owners(run, columns, text)
-    notes = (*filter(None, [data.note]), *notes)
+    notes = (*data.note.splitlines(), *notes)
     return NewData(data.x[rows], y, f"{selection} of {text}", prepared, owners, notes)
 
 

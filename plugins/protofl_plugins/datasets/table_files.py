@@ -11,21 +11,23 @@ other columns are features:
   each is a feature of 0 and 1.
 - Dates, and texts that are all different, are refused.
 
-Missing values are empty, or words that programs write for them (``nan``, ``NA``, ``null``, ``?``).
-Numbers are standardised, and missing ones become the median. Medians, means and deviations are
-those of each client's training rows (``dataset.statistics=client``), or of all clients' training
-rows (``global``). Names of categories, and which columns have gaps, are known to all clients.
+Missing values are empty or ``NA``; in columns of numbers they are also other words that programs
+write for them (``None``, ``null``, ``?``). ``dataset.missing`` names more words. Numbers are
+standardised, and missing ones become the median. Medians, means and deviations are those of each
+client's training rows (``dataset.statistics=client``), or of all clients' training rows
+(``global``). Names of categories, and which columns have gaps, are known to all clients.
 
 CSV files are read by Python's csv module, Parquet files by pyarrow, both in blocks of rows.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -35,15 +37,18 @@ from pydantic import BeforeValidator
 
 import protofl as pf
 from protofl_plugins.datasets.folder import ENDINGS, ImageConfig, all_files, is_image
-from protofl_plugins.datasets.table_form import TableColumn, TableForm, first_text
-from protofl_plugins.datasets.table_reader import TableFile
+from protofl_plugins.datasets.table_form import JoinedLabels, TableColumn, TableForm, first_text
+from protofl_plugins.datasets.table_reader import TableFile, dates, is_number
 from protofl_plugins.datasets.table_values import (
     as_objects,
     gaps_in,
+    listed,
     missing_column,
     numbers_in,
     places_in,
+    set_option,
     texts_in,
+    without,
 )
 
 _LABELS = ("label", "class", "target", "y", "outcome", "diagnosis")
@@ -56,12 +61,23 @@ _MOST_CLASSES = 1_000
 _FEW = 20
 """Categories that a column may have even if most rows have one of their own."""
 
+_MONTH = r"(0?[1-9]|1[0-2]|(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)"
+
 _DATE = re.compile(
     r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T]\d{1,2}:\d{2}.*)?"
     r"|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})( .*)?"
+    rf"|\d{{4}}[-/. ]?Q[1-4]|Q[1-4][-/. ]?\d{{4}}|\d{{4}}[-/. ]{_MONTH}|{_MONTH}[-/. ]\d{{4}}",
+    re.IGNORECASE,
 )
+"""Days, months and quarters."""
 
 _DECIMAL_COMMA = re.compile(r"[-+]?[\d.]*\d,\d+")
+
+_MOST_PERSONS = 10_000
+"""Most values of a column that are compared with the class."""
+
+_REPEATS = 10
+"""Rows beside the most frequent class in which a value comes again with the same class."""
 
 _FLAGS = {"0": 0, "false": 0, "no": 0, "1": 1, "true": 1, "yes": 1}
 """Labels of a multi-label task."""
@@ -81,9 +97,10 @@ _IDENTIFIER = re.compile(
 
 
 def split_names(names: Any) -> Any:  # noqa: ANN401 - the value of an option
-    """Return ``A,B`` as a list; other values unchanged."""
+    """Return ``A,B`` as a list, a name with a comma in quotes; other values unchanged."""
     if isinstance(names, str):
-        return [name.strip() for name in names.split(",") if name.strip()]
+        found = next(csv.reader([names], skipinitialspace=True), [])
+        return [name.strip() for name in found if name.strip()]
     return names
 
 
@@ -100,6 +117,9 @@ class TableOptions(ImageConfig, pf.datasets.TaskOptions):
     )
     most_categories: int = pf.Field(
         100, ge=2, le=10_000, description="largest number of categories of a column"
+    )
+    missing: _Names = pf.Field(
+        [], description="words that are missing values, beside empty ones and NA, with commas"
     )
     impute: Literal["median+flag", "drop"] = pf.Field(
         "median+flag",
@@ -136,7 +156,7 @@ class TableOptions(ImageConfig, pf.datasets.TaskOptions):
         None, description="what -1 in a label of multilabel becomes; drop: the row is left out"
     )
     blank: Literal["0", "1", "drop"] | None = pf.Field(
-        None, description="what an empty label of multilabel becomes; drop: the row is left out"
+        None, description="what an empty label becomes; 0 and 1: multilabel; drop: no such rows"
     )
     test: str | None = pf.Field(
         None,
@@ -168,7 +188,7 @@ class _NamedColumns:
             raise pf.missing_path(path, f"give it as --dataset {self.name}:FILE")
         chosen = config.model_dump(exclude_defaults=True, exclude={"path"})
         files = [path, *(all_files(path.parent) if config.image else ())]
-        return pf.datasets.files_key(self.name, path, files, "rows 2", *chosen.items())
+        return pf.datasets.files_key(self.name, path, files, "rows 3", *chosen.items())
 
     @pf.hookimpl
     def decode(self, config: TableOptions, data_dir: Path) -> pf.datasets.Dataset:
@@ -225,48 +245,87 @@ class _Column:
         name: Its name.
         most: Number of different texts that are kept; one more says that there are too many.
         counts_numbers: True to keep the texts of numbers, too.
+        fault: Why its type is not read, see `TableFile.odd_types`.
         rows: Rows.
         gaps: Rows without a value.
         first_gap: The first of them.
+        words: Rows of each word that is a missing value, but a text in a column of texts.
+        first_empty: The first row that is missing in a column of texts, too.
         texts: Rows with a text that is not a number.
         whole: True if all numbers are whole.
         rises: True if each number is larger than the one in the row before.
+        counts: True if each number is the one in the row before, or one more.
+        steps: Rows with a number that is not the one in the row before.
         last: The number in the last row.
         first: The first such text, and its row.
         different: Different values as texts, as far as they are kept.
+        pairs: Rows of each value and class; None once a value has two classes, or few rows.
     """
 
     name: str
     most: int
     counts_numbers: bool = False
+    fault: tuple[str, str, str] | None = None
     rows: int = 0
     gaps: int = 0
     first_gap: int = -1
+    words: Counter[str] = field(default_factory=Counter)
+    first_empty: int = -1
     texts: int = 0
     whole: bool = True
     rises: bool = True
+    counts: bool = True
+    steps: int = 0
     last: float = -np.inf
     first: tuple[str, int] = ("", -1)
     different: set[str] = field(default_factory=set)
+    pairs: Counter[tuple[Any, Any]] | None = field(default_factory=Counter)
 
-    def add(self, values: np.ndarray, file: TableFile) -> None:
-        """Take the values of a block."""
+    def add(self, values: np.ndarray, file: TableFile, classes: np.ndarray | None) -> None:
+        """Take the values of a block, and the classes of its rows."""
         numbers = numbers_in(values, file.decimal)
         gaps = gaps_in(values) if numbers is None else np.isnan(numbers)
+        empty = gaps_in(values, texts=True) if gaps.any() else gaps
         if gaps.any() and self.first_gap < 0:
             self.first_gap = self.rows + int(gaps.argmax())
+        if empty.any() and self.first_empty < 0:
+            self.first_empty = self.rows + int(empty.argmax())
         self.gaps += int(gaps.sum())
+        self.words.update(texts_in(values[gaps & ~empty]))
         if numbers is None:
             self._add_texts(values, gaps, file)
         else:
             known = numbers[~gaps]
             self.whole = self.whole and bool((known == np.floor(known)).all())
-            if self.rises and len(numbers):
-                self.rises = bool((np.diff(numbers, prepend=self.last) > 0).all())
+            if (self.rises or self.counts) and len(numbers):
+                steps = np.diff(numbers, prepend=self.last if self.rows else numbers[0] - 1)
+                self.rises = self.rises and bool((steps > 0).all())
+                self.counts = self.counts and bool(((steps == 0) | (steps == 1)).all())
+                self.steps += int((steps > 0).sum())
                 self.last = float(numbers[-1])
         if (numbers is None or self.counts_numbers) and len(self.different) <= self.most:
             self.different.update(texts_in(values[~gaps]))
         self.rows += len(values)
+        if self.pairs is not None and classes is not None:
+            self.pairs.update(zip(values[~gaps].tolist(), classes[~gaps].tolist(), strict=True))
+            found = len(dict(self.pairs.keys()))
+            if found < len(self.pairs) or 2 * found > self.rows or found > _MOST_PERSONS:
+                self.pairs = None
+
+    def take_texts(self) -> None:
+        """Count words for missing numbers as texts, for a column of texts."""
+        self.gaps -= self.words.total()
+        self.texts += self.words.total()
+        self.first_gap = self.first_empty
+        self.different.update(self.words)
+
+    @property
+    def gives_class(self) -> bool:
+        """True if each value has one class, in so many rows of several classes."""
+        repeats = Counter[Any]()
+        for (_, label), rows in (self.pairs or {}).items():
+            repeats[label] += rows - 1
+        return repeats.total() - max(repeats.values(), default=0) >= _REPEATS
 
     def _add_texts(self, values: np.ndarray, gaps: np.ndarray, file: TableFile) -> None:
         """Count the texts of a block that are not numbers."""
@@ -299,7 +358,8 @@ class _Reader:
             )
         self.several = self.task.name == "multilabel"
         for option in ("label_separator", "uncertain", "blank"):
-            if getattr(config, option) is not None and not self.several:
+            value = getattr(config, option)
+            if value is not None and not self.several and (option, value) != ("blank", "drop"):
                 raise pf.UsageError(
                     f"dataset.{option} is for several labels, and the task is {self.task.name}",
                     do="add --set dataset.task=multilabel, or leave it out",
@@ -311,16 +371,19 @@ class _Reader:
                 do="name the column of the images: --set dataset.image=COLUMN, or leave it out",
             )
         self.replaced = Counter[str]()
+        self.texts = set[str]()  # columns of texts
+        self.left = list[str]()  # columns that are left out, and why
         self.pictures: dict[str, str] = {}
 
     def dataset(self) -> pf.datasets.Dataset:
         """Return the data set."""
         c, names = self.config, self.file.names()
+        self._check_first_line(names)
         labels, share = self._labels(names), _share(c.test)
         test = c.test if share is None else None
         special = [("label", label) for label in labels]
-        others = (("image", c.image), ("client", c.client), ("group", c.group), ("test", test))
-        special += [(option, name) for option, name in others if name is not None]
+        given = (("image", c.image), ("client", c.client), ("group", c.group), ("test", test))
+        special += [(option, name) for option, name in given if name is not None]
         for option, name in special:
             if name not in names:
                 raise self._missing(option, name, names)
@@ -334,22 +397,23 @@ class _Reader:
                 f"{self.source}: column {name!r} is given to two options",
                 do="name another column in one of label, image, client, group, test and drop",
             )
-        if names[0] == "":
-            self.notes.append("the first column has no name: it is left out as a row number")
+        self.left += ["the first column, which has no name"] * (names[0] == "")
+        self.left += [f"{name} (dataset.drop)" for name in c.drop]
         features = [n for n in names if n and n not in (*used, *c.drop)]
         if c.image:
-            left = f"; other columns are not used: {', '.join(features)}" if features else ""
-            self.notes.append(f"samples are the images that {c.image} names{left}")
+            others = f"; other columns are not used: {', '.join(features)}" if features else ""
+            self.notes.append(f"samples are the images that {c.image} names{others}")
             features = []
         elif not features:
             raise pf.UsageError(
                 f"{self.source}: no column is left as a feature",
-                f"its columns: {', '.join(names)}",
-                "drop fewer columns",
+                f"columns: {listed([n for n in names if n])}; "
+                f"left out: {listed(self.left) or 'none'}",
+                "drop fewer columns, or give the first one a name",
             )
         seen = self._first_reading([*features, *used], labels)
         if not c.image:
-            self._note_pictures(features, c.drop)
+            self._note_pictures([n for n in features if not seen[n].fault], c.drop)
         form = None if c.image else self._form(features, seen)
         for label in labels:
             self._check_labels(seen[label])
@@ -359,7 +423,21 @@ class _Reader:
     def _missing(self, option: str, name: str, names: list[str]) -> pf.UsageError:
         error = missing_column(self.source, name, names)
         error.what += f", which dataset.{option} names"
+        if quoted := [other for other in names if other.strip("'\"") == name]:
+            given = getattr(self.config, option)
+            value = [quoted[0] if n == name else n for n in given] if given != name else quoted[0]
+            error.do = f"the quotes are part of its name: {set_option(option, value)}"
         return error
+
+    def _check_first_line(self, names: list[str]) -> None:
+        """Refuse a first line of data: each name is a number, or a value of its column."""
+        block = None if self.file.is_parquet else next(iter(self.file.blocks(names)), None)
+        if block and all(is_number(n) or n in texts_in(v) for n, v in block.items()):
+            raise pf.UsageError(
+                f"{self.source}: the first line looks like data: {listed(names)}",
+                "the first line names the columns",
+                f"add a first line with {len(names)} names",
+            )
 
     def _labels(self, names: list[str]) -> list[str]:
         """Return the columns of the labels; several for a multi-label task."""
@@ -378,37 +456,76 @@ class _Reader:
             f"name {'them' if several else 'it'}: --set dataset.label=COLUMN" + ",COLUMN" * several,
         )
 
+    def _blocks(
+        self, names: list[str], found: Counter[str] | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield blocks of columns, in which words of ``dataset.missing`` are missing values."""
+        for block in self.file.blocks(names):
+            yield {n: without(values, self.config.missing, found) for n, values in block.items()}
+
     def _first_reading(self, names: list[str], labels: list[str]) -> dict[str, _Column]:
         """Return what is known of each column."""
-        c = self.config
+        c, found = self.config, Counter[str]()
         cells = 1 << 62 if c.label_separator else _MOST_CLASSES
         most = {labels[0]: cells, c.client: 1 << 62, c.group: 1 << 62, c.test: 10}
-        named = {*c.categories, *labels, c.client, c.group, c.test}
-        seen = {n: _Column(n, most.get(n, c.most_categories), n in named) for n in names}
-        for block in self.file.blocks(names):
+        named = {*c.categories, *labels, c.image, c.client, c.group, c.test}
+        odd = {n: fault for n, fault in self.file.odd_types(names).items() if n not in named}
+        seen = {
+            n: _Column(n, most.get(n, c.most_categories), n in named, odd.get(n)) for n in names
+        }
+        for block in self._blocks([name for name in names if name not in odd], found):
+            classes = block[labels[0]] if self.task.has_classes else None
             for name, values in block.items():
-                seen[name].add(values, self.file)
+                seen[name].add(values, self.file, classes)
         if not seen[labels[0]].rows:
             raise pf.UsageError(
                 f"{self.source} holds no rows, only names of columns", do="copy or save it again"
             )
+        words = ", ".join(f"{word!r} ({found[word]:,})" for word in c.missing)
+        self.notes += [f"read as missing: {words}"] * bool(words)
+        self._take_texts(seen, labels)
         return seen
+
+    def _take_texts(self, seen: dict[str, _Column], labels: list[str]) -> None:
+        """Find the columns of texts, where words for missing numbers are texts."""
+        c, shown, words = self.config, list[str](), [*self.config.missing]
+        always = {*c.categories, *(labels if c.label_separator else ())}
+        flags = {*labels} - always if self.several else set[str]()
+        for name, column in seen.items():
+            mixed = column.rows > column.gaps + column.texts and not column.counts_numbers
+            if name in always or (column.texts and name not in flags and not mixed):
+                self.texts.add(name)
+                column.take_texts()
+                shown += [f"{w!r} in {name} ({n:,} rows)" for w, n in column.words.items()]
+                words += column.words
+        if shown:
+            self.notes.append(
+                f"read as a category or class: {listed(shown)}; to read as missing: "
+                + set_option("missing", [*dict.fromkeys(words)])
+            )
 
     def _form(self, features: list[str], seen: dict[str, _Column]) -> TableForm:
         """Return the form of the table."""
-        c, columns = self.config, []
+        c = self.config
+        if faults := {n: fault for n in features if (fault := self._fault(seen[n]))}:
+            raise self._unusable(faults)
         empty = [n for n in features if seen[n].gaps == seen[n].rows]
-        if empty:
-            self.notes.append(f"left out, as no row has a value: {', '.join(empty)}")
-        for name in features:
-            if name not in empty:
-                columns.append(self._column(seen[name]))
+        gaps = {n for n in features if seen[n].gaps and c.impute == "median+flag"}
+        texts = {n: _ordered(seen[n].different) for n in features if n in self.texts}
+        columns = [TableColumn(n, texts.get(n, ()), n in gaps) for n in features if n not in empty]
         if not columns:
             raise pf.UsageError(
                 f"{self.source}: no feature has a value", do="give a file with values"
             )
+        numbers = [column.name for column in columns if not column.categories]
+        several = [f"{x.name} ({len(x.categories)})" for x in columns if x.categories]
+        self.left += [f"{name} (no value)" for name in empty]
+        read = (("numbers", numbers), ("categories", several), ("left out", self.left))
+        self.notes.insert(1, "; ".join(f"{what}: {listed(n)}" for what, n in read if n))
+        self._note_features([column.name for column in columns], seen)
         return TableForm(
             tuple(columns),
+            missing=tuple(c.missing),
             impute=c.impute,
             statistics=c.statistics,
             standardise=c.standardise,
@@ -416,67 +533,80 @@ class _Reader:
             encoding=self.file.encoding,
         )
 
-    def _column(self, seen: _Column) -> TableColumn:
-        """Return a feature; refuse columns that are none."""
+    def _fault(self, seen: _Column) -> tuple[str, str, str] | None:
+        """Return why a column cannot be a feature: what it holds, why not, what can be done."""
         c, numbers = self.config, seen.rows - seen.gaps - seen.texts
-        gaps = bool(seen.gaps) and c.impute == "median+flag"
-        named = seen.name in c.categories
-        if not seen.texts and not named:
-            if seen.whole and not seen.gaps and seen.rows > _FEW and seen.rises:
-                self._note_identifier(seen.name)
-            elif seen.whole and _IDENTIFIER.fullmatch(seen.name):
-                self._note_identifier(seen.name)
-            return TableColumn(seen.name, gaps=gaps)
-        text = seen.first[0]
-        if not named and seen.texts and numbers:
-            raise self._mixed(seen)
-        if not named and seen.texts and _DATE.fullmatch(text):
-            raise self.file.dates(seen.name, text)
-        if not named and seen.texts and self._has_comma(text):
+        named, (text, row) = seen.name in c.categories, seen.first
+        if seen.fault or not (named or seen.texts):
+            return seen.fault
+        allowed = set_option("categories", [*c.categories, seen.name])
+        if not named and self._has_comma(text):
             raise self._commas(seen)
+        if not named and numbers:
+            return (
+                f"mixes numbers and texts: {seen.texts:,} of {seen.rows:,} rows hold texts, the "
+                f"first {text[:40]!r} in row {row + 1}",
+                "",
+                f"correct these rows or empty their values; if the values are names: {allowed}",
+            )
+        found = [_DATE.fullmatch(value) for value in seen.different - {*seen.words}]
+        if not named and 2 * sum(map(bool, found)) > len(found):
+            return dates(text)
         different, values = len(seen.different), seen.rows - seen.gaps
         many = different > c.most_categories
         if many or (not named and different > _FEW and 2 * different > values):
             shown = f"more than {c.most_categories:,}" if many else str(different)
-            raise pf.UsageError(
-                f"{self.source}: column {seen.name!r} has {shown} different values in "
-                f"{seen.rows:,} rows, such as {text or min(seen.different)!r}",
+            return (
+                f"has {shown} different values in {seen.rows:,} rows, such as "
+                f"{text or min(seen.different)!r}",
                 "each category becomes a feature, so names and identifiers cannot be used",
                 (f"{self.pictures[seen.name]}; " if seen.name in self.pictures else "")
-                + f"leave the column out: --set dataset.drop={seen.name}, or allow it: "
-                f"--set dataset.categories={seen.name}"
+                + f"allow it: {allowed}"
                 + (" and --set dataset.most_categories=N" if many else "")
-                + f"; of persons with several rows: --set dataset.group={seen.name}"
+                + f"; of persons with several rows: {set_option('group', seen.name)}"
                 + "; of numbers with a unit, save the numbers alone" * text[:1].isdecimal(),
             )
-        if not named and _IDENTIFIER.fullmatch(seen.name):
-            self._note_identifier(seen.name)
-        return TableColumn(seen.name, _ordered(seen.different), gaps)
+        return None
 
-    def _note_identifier(self, name: str) -> None:
-        """Note a column that may only number the rows, or name persons."""
-        self.notes.append(
-            f"column {name} is a feature; if it only identifies the rows, leave it out: "
-            f"--set dataset.drop={name}; if it names persons with several rows, keep these in one "
-            f"part, training or test: --set dataset.group={name}"
-        )
+    def _unusable(self, faults: dict[str, tuple[str, str, str]]) -> pf.UsageError:
+        """Return the error about columns that cannot be features; see `_fault`."""
+        drop = set_option("drop", [*self.config.drop, *faults])
+        shown = [f"column {name!r} {what}" for name, (what, _, _) in faults.items()]
+        _, why, ways = next(iter(faults.values()))
+        if len(shown) > 1:
+            why, ways = listed(shown), "leave out all but one, and the error says how to keep it"
+            shown = [f"{len(shown)} columns cannot be features"]
+        return pf.UsageError(f"{self.source}: {shown[0]}", why, f"leave out: {drop}; or {ways}")
+
+    def _identifies(self, seen: _Column) -> bool:
+        """Return True for a column that may number the rows, or name persons."""
+        if seen.name in self.config.categories or not seen.whole:
+            return False
+        rows = seen.rises and not (seen.gaps or seen.texts) and seen.rows > _FEW
+        persons = seen.counts and _FEW < seen.steps <= seen.rows // 2
+        return rows or persons or bool(_IDENTIFIER.fullmatch(seen.name))
+
+    def _note_features(self, features: list[str], seen: dict[str, _Column]) -> None:
+        """Note features that give the class, number the rows, or name persons."""
+        given = [name for name in features if seen[name].gives_class]
+        rows = [n for n in features if n not in given and self._identifies(seen[n])]
+        persons = [n for n in given if len(seen[n].pairs or ()) > _FEW]
+        for names, groups, what in (
+            (given, persons, "features that alone give the class, as each value has one class"),
+            (rows, rows, "features that may only identify the rows"),
+        ):
+            if names:
+                drop = set_option("drop", [*self.config.drop, *names])
+                note = f"{what}: {', '.join(names)}; to leave them out: {drop}"
+                if groups:
+                    note += "; to keep rows of one person in one part, training or test: "
+                    note += set_option("group", groups[0])
+                self.notes.append(note)
 
     def _has_comma(self, text: str) -> bool:
         """Return True for a number with commas where only a decimal point is expected."""
         return self.decimal == "." and bool(
             _DECIMAL_COMMA.fullmatch(text) or _THOUSANDS.fullmatch(text)
-        )
-
-    def _mixed(self, seen: _Column) -> pf.UsageError:
-        text, row = seen.first
-        if self._has_comma(text):
-            return self._commas(seen)
-        return pf.UsageError(
-            f"{self.source}: column {seen.name!r} mixes numbers and texts: {seen.texts:,} of "
-            f"{seen.rows:,} rows hold texts, the first {text[:40]!r} in row {row + 1}",
-            do="correct these rows or leave their values empty; if the values are names: "
-            f"--set dataset.categories={seen.name}; to leave the column out: "
-            f"--set dataset.drop={seen.name}",
         )
 
     def _commas(self, seen: _Column) -> pf.UsageError:
@@ -495,13 +625,13 @@ class _Reader:
 
     def _check_labels(self, seen: _Column) -> None:
         """Refuse a column of labels with gaps, unless an option says what they mean."""
-        if seen.gaps and not (self.config.blank or self.config.label_separator):
+        c = self.config
+        if seen.gaps and not (c.blank or c.label_separator or c.impute == "drop"):
             raise pf.UsageError(
                 f"{self.source}: no label in {seen.gaps:,} of {seen.rows:,} rows "
                 f"(column {seen.name!r}), the first in row {seen.first_gap + 1}",
-                do="give each row a label, or leave these rows out of the file"
-                + "; to read them as 0 or 1, or to leave them out: --set dataset.blank=0, =1 or "
-                "=drop" * self.several,
+                do="give each row a label, or leave these rows out: --set dataset.blank=drop"
+                + "; or read them as 0 or 1: --set dataset.blank=0 or =1" * self.several,
             )
 
     def _classes(self, seen: _Column) -> tuple[str, ...]:
@@ -555,6 +685,10 @@ class _Reader:
         width, images = 0 if form is None else form.width, list[str]()
         x = pf.datasets.mapped_zeros((total, width), self.data_dir) if form else torch.empty(0)
         outputs = self._outputs(seen[label], labels)
+        joined = None
+        if c.label_separator:
+            joined = JoinedLabels(label, c.label_separator, tuple(outputs))
+            form = form and replace(form, joined=joined)
         y = np.zeros(total, np.int64) if classes else np.zeros((total, len(outputs)), np.float32)
         is_test = np.zeros(total, bool)
         places = {name: place for place, name in enumerate(classes)}
@@ -563,10 +697,10 @@ class _Reader:
         value_places = {n: {v: place for place, v in enumerate(values[n])} for n in given}
         owners = {name: np.full(total, -1, np.int32) for name in given}  # the place of each value
         done = read = 0
-        for block in self.file.blocks([*names, *further]):
+        for block in self._blocks([*names, *further]):
             count = len(block[label])
             if (keep := self._kept(block, names, labels)) is not None:
-                block = {name: values[keep] for name, values in block.items()}
+                block = {name: column[keep] for name, column in block.items()}
             rows = slice(done, done + len(block[label]))
             if form is None:
                 images += texts_in(block[c.image])
@@ -574,8 +708,8 @@ class _Reader:
                 x[rows] = torch.from_numpy(form.encoded(block, self.source, read))
             if classes:
                 y[rows] = places_in(block[label], places)
-            elif c.label_separator:
-                y[rows] = _several(block[label], c.label_separator, outputs)
+            elif joined is not None:
+                y[rows] = np.stack([*joined.read(block[label], self.source).values()], 1)
             else:
                 y[rows] = np.stack([self._numbers(block[n], n, read) for n in labels], 1)
             for name in given:
@@ -622,7 +756,7 @@ class _Reader:
         return pf.datasets.Dataset(
             x=x,
             num_train=num_train,
-            note="; ".join(filter(None, self.notes)),
+            note="\n".join(filter(None, self.notes)),
             columns=columns,
             preparation=preparation,
             **fields,
@@ -679,7 +813,7 @@ class _Reader:
             if found:
                 self.pictures[name] = (
                     f"column {name} names pictures, such as {found.relative_to(root)}; to read "
-                    f"them: --set dataset.image={name} (without a table: --dataset folder:DIR)"
+                    f"them: {set_option('image', name)} (without a table: --dataset folder:DIR)"
                 )
         self.notes += [*self.pictures.values()]
 
@@ -766,11 +900,10 @@ class _Reader:
         """Return the rows that options do not leave out; None for all."""
         c = self.config
         out = np.zeros(len(block[labels[0]]), bool)
-        for name in names if c.impute == "drop" else ():
-            out |= gaps_in(block[name])
-        for name in labels if self.several else ():
-            if c.blank == "drop":
-                out |= gaps_in(block[name])
+        unlabelled = c.blank or (None if c.label_separator else c.impute)
+        for name in names * (c.impute == "drop") + labels * (unlabelled == "drop"):
+            out |= gaps_in(block[name], texts=name in self.texts)
+        for name in labels:
             if c.uncertain == "drop" and not c.label_separator:
                 out |= self._flags(block[name]) == -1
         return np.flatnonzero(~out) if out.any() else None
@@ -874,16 +1007,6 @@ def _drawn(share: float, owners: np.ndarray) -> np.ndarray:
 def _in_any_case(values: np.ndarray, words: Mapping[str, int]) -> np.ndarray:
     """Return the number [n] of each word, in small or large letters; -1 for other words."""
     return places_in(as_objects([text.lower() for text in texts_in(values)]), words)
-
-
-def _several(values: np.ndarray, mark: str, names: list[str]) -> np.ndarray:
-    """Return which labels are in each cell, [n, L]; a cell without a value has none."""
-    places = {name: n for n, name in enumerate(names)}
-    cells, rows = np.unique(np.where(gaps_in(values), "", values).astype(str), return_inverse=True)
-    result = np.zeros((len(cells), len(names)))
-    for place, cell in enumerate(cells.tolist()):
-        result[place, [places[part.strip()] for part in cell.split(mark) if part.strip()]] = 1
-    return result[rows]
 
 
 def _joining(texts: set[str]) -> str:

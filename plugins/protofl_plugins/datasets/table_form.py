@@ -29,6 +29,7 @@ from protofl_plugins.datasets.table_values import (
     numbers_in,
     places_in,
     texts_in,
+    without,
 )
 
 Impute = Literal["median+flag", "drop"]
@@ -60,6 +61,42 @@ class TableColumn:
 
 
 @dataclass(frozen=True)
+class JoinedLabels:
+    """Several labels in each cell of a column.
+
+    Attributes:
+        column: The column.
+        separator: What separates labels in a cell.
+        names: The labels.
+    """
+
+    column: str
+    separator: str
+    names: tuple[str, ...]
+
+    def read(self, values: np.ndarray, source: str) -> dict[str, np.ndarray]:
+        """Return which cells hold each label, {label: 0 and 1 [n]}; a cell may hold none.
+
+        Raises:
+            UsageError: A cell holds an unknown label.
+        """
+        places = {name: place for place, name in enumerate(self.names)}
+        texts = np.where(gaps_in(values, texts=True), "", texts_in(values)).astype(str)
+        cells, rows = np.unique(texts, return_inverse=True)
+        result = np.zeros((len(cells), len(self.names)))
+        for place, cell in enumerate(cells.tolist()):
+            held = [part.strip() for part in cell.split(self.separator) if part.strip()]
+            if unknown := [name for name in held if name not in places]:
+                raise pf.UsageError(
+                    f"{source}: column {self.column!r} has the unknown label {unknown[0]!r}",
+                    f"known: {listed(self.names)}",
+                    "correct the value, or leave the row out",
+                )
+            result[place, [places[name] for name in held]] = 1
+        return dict(zip(self.names, result[rows].T, strict=True))
+
+
+@dataclass(frozen=True)
 class TableForm:
     """The columns of a table, and how their values become the numbers of a sample.
 
@@ -74,6 +111,8 @@ class TableForm:
         standardise: True for numbers with mean 0 and standard deviation 1 over training rows.
         decimal: The decimal mark of CSV files.
         encoding: The encoding of CSV files.
+        missing: Words that are missing values in all columns.
+        joined: The column whose cells hold several labels, if there is one.
     """
 
     columns: tuple[TableColumn, ...]
@@ -82,9 +121,13 @@ class TableForm:
     standardise: bool = True
     decimal: str = "."
     encoding: str = "utf-8"
+    missing: tuple[str, ...] = ()
+    joined: JoinedLabels | None = None
 
     def __post_init__(self) -> None:
         """Take mappings of a JSON file."""
+        if isinstance(self.joined, Mapping):
+            object.__setattr__(self, "joined", JoinedLabels(**self.joined))
         columns = [c if isinstance(c, TableColumn) else TableColumn(**c) for c in self.columns]
         object.__setattr__(self, "columns", tuple(columns))
 
@@ -155,7 +198,8 @@ class TableForm:
 
         Args:
             source: The path of a file, or a data frame or mapping {column: values}.
-            further: Columns that are read besides; those that are missing are left out.
+            further: Columns that are read besides, or labels that are joined in a column; those
+                that are missing are left out.
 
         Returns:
             Samples [N, F] float32, and the further columns as texts [N].
@@ -173,11 +217,18 @@ class TableForm:
         for column in self.names:
             if column not in has:
                 raise missing_column(name, column, has)
-        present = [column for column in further if column in has]
+        joined = self.joined if self.joined and {*further} & {*self.joined.names} else None
+        labels = [] if joined is None else joined.names
+        read = [column for column in further if column in has and column not in labels]
+        read += [] if joined is None else [joined.column]
+        present = [column for column in further if column in (*read, *labels)]
         samples, texts, first = list[np.ndarray](), {n: list[str]() for n in present}, 0
-        for block in [frame] if file is None else file.blocks([*self.names, *present]):
+        for block in [frame] if file is None else file.blocks([*self.names, *read]):
+            block = {n: without(values, self.missing) for n, values in block.items()}
             samples.append(self.encoded(block, name, first))
             first += len(samples[-1])
+            if joined is not None:
+                block |= joined.read(block[joined.column], name)
             for column in present:
                 texts[column] += texts_in(block[column])
         if not samples:
@@ -217,7 +268,7 @@ class TableForm:
         self, column: TableColumn, values: np.ndarray, part: np.ndarray, source: str, first: int
     ) -> None:
         """Write 0 and 1 for each category of a column."""
-        gaps = gaps_in(values)
+        gaps = gaps_in(values, texts=True)
         places = {name: place for place, name in enumerate(column.categories)}
         found = places_in(values, places)
         found[gaps] = len(places) if column.gaps else -1

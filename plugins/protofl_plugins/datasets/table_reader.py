@@ -20,7 +20,8 @@ from protofl_plugins.datasets.table_values import as_objects, gaps_in, missing_c
 ROWS = 512
 """Rows that are read at once: their texts fit in the cache of a CPU, which halves the time."""
 
-_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
+"""What separates values; spaces only if the first line has nothing else of these."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class TableFile:
         """Return the names of the columns; an unnamed first one, an index of pandas, is ``""``.
 
         Raises:
-            UsageError: Two columns have one name, one has none, or the first line has no names.
+            UsageError: Two columns have one name, or one has none.
         """
         names = self._parquet_names() if self.is_parquet else self._header()[0]
         repeated = [name for name, times in Counter(names).items() if times > 1 and name]
@@ -79,18 +80,13 @@ class TableFile:
             places = [str(i + 1) for i, name in enumerate(names) if name == repeated[0]]
             raise pf.UsageError(
                 f"{self.path}: columns {' and '.join(places)} have the same name {repeated[0]!r}",
-                do="give each column a name of its own",
+                do="give each column a name of its own"
+                + "; if the first line holds data, add a line with names" * is_number(repeated[0]),
             )
         if "" in names[1:]:
             raise pf.UsageError(
                 f"{self.path}: column {names.index('', 1) + 1} of {len(names)} has no name",
                 do="name every column in the first line",
-            )
-        if len(names) > 1 and all(map(_is_number, names)):
-            raise pf.UsageError(
-                f"{self.path}: the first line holds numbers ({', '.join(names[:3])}, …)",
-                "the first line names the columns",
-                "add a first line with names",
             )
         return names
 
@@ -133,15 +129,6 @@ class TableFile:
             yield {name: as_objects(values[place]) for name, place in places}
             done += len(rows)
 
-    def dates(self, column: str, shown: str) -> pf.UsageError:
-        """Return the error about a column of dates, such as the one shown."""
-        return pf.UsageError(
-            f"{self.path}: column {column!r} holds dates ({shown})",
-            "a date is not a number, and each date alone would be a category",
-            f"leave it out (--set dataset.drop={column}), or save a number in its place, such as "
-            "the days since another date",
-        )
-
     # --- CSV --------------------------------------------------------------------------------------
 
     def _header(self) -> tuple[list[str], str, bool]:
@@ -150,11 +137,14 @@ class TableFile:
             first = next((line for line in file if line.strip()), "")
             marked = first.startswith("\ufeff")
             first = first.removeprefix("\ufeff")
-            separator = self.separator or max(_SEPARATORS, key=first.count)
+            separator = self.separator or max([*_SEPARATORS][:-1], key=first.count)
+            if not self.separator and separator not in first and " " in first.strip():
+                separator = " "
             if not first.strip():
                 raise pf.UsageError(f"{self.path} is empty", do="copy or save it again")
             lines = chain([first], file)  # a quoted name may hold a newline
-            names = [name.strip() for name in next(csv.reader(lines, delimiter=separator))]
+            row = next(csv.reader(lines, delimiter=separator, skipinitialspace=separator == " "))
+            names = [name.strip() for name in row]
         if len(names) == 1:
             others = ", ".join(_SEPARATORS.values())
             raise pf.UsageError(
@@ -169,12 +159,21 @@ class TableFile:
         encoding = "utf-8-sig" if self.encoding.lower() in ("utf-8", "utf8") else self.encoding
         done = 0
         with self._reading(), self.path.open(encoding=encoding, newline="") as file:
-            reader = csv.reader(file, delimiter=separator, strict=True)
+            spaces = separator == " "
+            reader = csv.reader(file, delimiter=separator, strict=True, skipinitialspace=spaces)
             lines = (row for row in reader if row)
             next(lines)
             while rows := [*islice(lines, ROWS)]:
                 if {*map(len, rows)} != {width}:
                     at = next(i for i, row in enumerate(rows) if len(row) != width)
+                    if not done and {*map(len, rows)} == {width + 1}:
+                        place = "beginning" if any(row[-1] for row in rows) else "end"
+                        raise pf.UsageError(
+                            f"{self.path}: each row has {width + 1} values, the first line names "
+                            f"{width} columns",
+                            f"a column at the {place}, such as names of the rows, has no name",
+                            f"write a name for it at the {place} of the first line",
+                        )
                     raise pf.UsageError(
                         f"{self.path}: row {done + at + 1} has {len(rows[at])} values, the first "
                         f"line names {width} columns",
@@ -243,28 +242,40 @@ class TableFile:
                 for name in file.schema_arrow.names
             ]
 
-    def _check_type(self, name: str, kind: Any) -> None:  # noqa: ANN401 - pyarrow has no types
-        """Refuse a column of dates or of nested values."""
+    def odd_types(self, columns: Sequence[str]) -> dict[str, tuple[str, str, str]]:
+        """Return columns of a Parquet file that hold dates or nested values.
+
+        Args:
+            columns: The columns to look at.
+
+        Returns:
+            {column: (what it holds, why that is not read, what can be done)}.
+        """
+        if not self.is_parquet:
+            return {}
         from pyarrow import types
 
-        value = kind.value_type if types.is_dictionary(kind) else kind
-        if types.is_temporal(value):
-            raise self.dates(name, str(value))
         known = (
             types.is_integer, types.is_floating, types.is_decimal, types.is_boolean,
             types.is_string, types.is_large_string, types.is_null,
         )  # fmt: skip
-        if not any(is_kind(value) for is_kind in known):
-            raise pf.UsageError(
-                f"{self.path}: column {name!r} holds values of the type {value}",
-                "columns hold numbers, truth values or texts",
-                f"leave it out: --set dataset.drop={name}",
-            )
-
-    def _parquet_blocks(self, columns: Sequence[str]) -> Iterator[Mapping[str, np.ndarray]]:
+        result = {}
         with self._parquet() as file:
             for name in columns:
-                self._check_type(name, file.schema_arrow.field(name).type)
+                kind = file.schema_arrow.field(name).type
+                value = kind.value_type if types.is_dictionary(kind) else kind
+                if types.is_temporal(value):
+                    result[name] = dates(str(value))
+                elif not any(is_kind(value) for is_kind in known):
+                    what = f"holds values of the type {value}"
+                    why = "columns hold numbers, truth values or texts"
+                    result[name] = (what, why, "save numbers or texts")
+        return result
+
+    def _parquet_blocks(self, columns: Sequence[str]) -> Iterator[Mapping[str, np.ndarray]]:
+        for name, (what, why, do) in self.odd_types(columns).items():
+            raise pf.UsageError(f"{self.path}: column {name!r} {what}", why, do)
+        with self._parquet() as file:
             for batch in file.iter_batches(batch_size=ROWS, columns=[*columns], use_threads=False):
                 yield {name: _of_arrow(batch.column(name)) for name in columns}
 
@@ -285,5 +296,15 @@ def _of_arrow(values: Any) -> np.ndarray:  # noqa: ANN401 - pyarrow has no types
     return numbers
 
 
-def _is_number(text: str) -> bool:
+def dates(shown: str) -> tuple[str, str, str]:
+    """Return what is wrong with a column of dates, such as the one shown; see `odd_types`."""
+    return (
+        f"holds dates ({shown})",
+        "a date is not a number, and each date alone would be a category",
+        "save a number in its place, such as the days since another date",
+    )
+
+
+def is_number(text: str) -> bool:
+    """Return True for a text that is a number, and not for a missing value."""
     return numbers_in(as_objects([text])) is not None and not gaps_in(as_objects([text]))[0]

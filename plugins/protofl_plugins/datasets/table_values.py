@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +15,10 @@ import protofl as pf
 _GAPS = frozenset(
     ("", "na", "nan", "-nan", "none", "nat", "<na>", "n/a", "#n/a", "#na", "null", "?")
 )
-"""Texts, in small letters, that programs write where a value is missing."""
+"""Texts, in small letters, that programs write where a number is missing."""
+
+_GAPS_IN_TEXTS = frozenset(("", "NA", "NaN", "nan", "<NA>"))
+"""Texts that are a missing value in columns of texts, where None may be a category."""
 
 
 def as_objects(values: Sequence[str]) -> np.ndarray:
@@ -31,18 +36,45 @@ def block_of(frame: Any) -> dict[str, np.ndarray]:  # noqa: ANN401 - a data fram
         if values.dtype.kind in "iuf":
             block[str(name)] = values.astype(np.float64)
         else:
-            block[str(name)] = as_objects([str(value) for value in values.astype(object)])
+            texts = ["" if value is None else str(value) for value in values.astype(object)]
+            block[str(name)] = as_objects(texts)
     return block
 
 
-def gaps_in(values: np.ndarray) -> np.ndarray:
-    """Return where values are missing, [n] bool."""
+def gaps_in(values: np.ndarray, *, texts: bool = False) -> np.ndarray:
+    """Return where values are missing, [n] bool.
+
+    Args:
+        values: Numbers, or texts.
+        texts: True for a column of texts, where only what is empty or NA is missing.
+    """
     if values.dtype != object:
         missing: np.ndarray = np.isnan(values)
         return missing
-    texts = values.tolist()
-    gaps = {text for text in {*texts} if text.strip().lower() in _GAPS}  # most repeat
-    return np.fromiter((text in gaps for text in texts), bool, len(texts))
+    cells = values.tolist()
+    if texts:
+        gaps = {cell for cell in {*cells} if cell.strip() in _GAPS_IN_TEXTS}
+    else:
+        gaps = {cell for cell in {*cells} if cell.strip().lower() in _GAPS}  # most repeat
+    return np.fromiter((cell in gaps for cell in cells), bool, len(cells))
+
+
+def without(
+    values: np.ndarray, words: Sequence[str], found: Counter[str] | None = None
+) -> np.ndarray:
+    """Return values [n] where some words are missing values.
+
+    Args:
+        values: Numbers, or texts.
+        words: The words, or numbers as texts.
+        found: Counts the rows of each word.
+    """
+    if not words:
+        return values
+    places = places_in(values, {word: place for place, word in enumerate(words)})
+    if found is not None:
+        found.update(words[place] for place in places[places >= 0])
+    return np.where(places < 0, values, "" if values.dtype == object else np.nan)
 
 
 def numbers_in(values: np.ndarray, decimal: str = ".") -> np.ndarray | None:
@@ -92,6 +124,13 @@ def _plain(text: str) -> str:
     return text[:-2] if whole else text
 
 
+def set_option(option: str, value: str | Sequence[str]) -> str:
+    """Return ``--set dataset.OPTION=VALUE`` as a shell takes it; names in a list as ``A,B``."""
+    if not isinstance(value, str):
+        value = ",".join(f'"{name}"' if "," in name else name for name in value)
+    return f"--set {shlex.quote(f'dataset.{option}={value}')}"
+
+
 def missing_column(source: str, column: str, names: Sequence[str]) -> pf.UsageError:
     """Return the error about a missing column."""
     near = difflib.get_close_matches(column, names, n=1)
@@ -104,6 +143,6 @@ def missing_column(source: str, column: str, names: Sequence[str]) -> pf.UsageEr
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first of some names, and how many more there are."""
+    """Return at most 12 names, and how many there are besides."""
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return ", ".join(names[:12]) + more

@@ -90,11 +90,17 @@ def test_a_loss_term_needs_no_hook():
     assert one.options == two.options and one.options["add"] == bare["add"]
 
 
+def test_a_separator_may_be_a_space():
+    request = read_request({"method": "fedsa", "set": ["dataset.separator= ", "tau= 2 "]})
+    assert request.options["options"] == {"dataset": {"separator": " "}, "fedsa": {"tau": "2"}}
+
+
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
         ({"use": ["inference"]}, "write --use HOOK=METHOD"),
         ({"set": ["=1"]}, "[NAME.]KEY=VALUE"),
+        ({"set": ["dataset.drop=a", "dataset.drop=b"]}, "given twice: 'a' and 'b'"),
         ({"with": [3]}, "--with: expected a string or a list of strings, got [3]"),
     ],
 )

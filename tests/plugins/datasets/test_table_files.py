@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 import tracemalloc
 from pathlib import Path
 
@@ -111,6 +112,7 @@ def test_a_table_as_it_is_understood(table):
         f"4 features (2 numeric, 2 categories), 3 classes, 3 clients, "
         f"{100 * missing / (4 * 72):.2g} % missing"
     )
+    assert plan.notes[1] == "numbers: age, pressure; categories: city (3), smoker (2)"
     assert not any("makes each value a client" in note for note in plan.notes)
     assert plan.settings.lr == 0.1 and plan.set_by["lr"] == "models mlp"
 
@@ -346,7 +348,13 @@ GOOD = "a,b,grade\n1,x,u\n2,y,v\n3,x,u\n4,y,v\n"
     [
         ("a,a,grade\n1,2,u\n", "columns 1 and 2 have the same name 'a'"),
         ("a,,grade\n1,2,u\n", "column 2 of 3 has no name"),
-        ("1.5,2,3\n1,2,3\n", "the first line holds numbers"),
+        ("1.5,2,3\n1,2,3\n", "the first line looks like data: 1.5, 2, 3"),
+        ("5.1,x,u\n1,x,u\n2,y,v\n", "the first line looks like data: 5.1, x, u"),
+        ("0.2,0.2,u\n1,2,u\n", "if the first line holds data, add a line with names"),
+        ("b,grade\n1,x,u\n2,y,v\n", "each row has 3 values, the first line names 2 columns; a "
+         "column at the beginning, such as names of the rows, has no name; write a name for it at "
+         "the beginning"),
+        ("a,grade\n1,u,\n2,v,\n", "write a name for it at the end of the first line"),
         ("only\n1\n", "the first line holds one column"),
         ("", "empty"),
         ("a,b,grade\n", "holds no rows"),
@@ -360,8 +368,11 @@ GOOD = "a,b,grade\n1,x,u\n2,y,v\n3,x,u\n4,y,v\n"
         (GOOD.replace("x", "ö").encode("utf-16"), "dataset.encoding=utf-16, as its first bytes"),
         ("a,b,grade\n2021-03-04,x,u\n2021-03-05,y,v\n", "column 'a' holds dates (2021-03-04)"),
         ("a,b,grade\n04.03.2021 10:00,x,u\n05.03.2021,y,v\n", "holds dates"),
+        ("a,b,grade\n1949-02,x,u\n1950-12,y,v\n", "holds dates (1949-02)"),
+        ("a,b,grade\n1970 Q1,x,u\n1970 Q2,y,v\n", "holds dates (1970 Q1)"),
+        ("a,b,grade\nJan 1949,x,u\nMarch 1949,y,v\n", "holds dates (Jan 1949)"),
         (GOOD.replace("3,x,u", "3,x,nan"), "no label in 1 of 4 rows (column 'grade'), the first "
-         "in row 3"),
+         "in row 3; ; give each row a label, or leave these rows out: --set dataset.blank=drop"),
         (GOOD.replace(",v", ",u"), "only one class (u)"),
         ("a,b,grade\n1,x,1.5\n2,y,2.5\n", "the label's column 'grade' has 2 different numbers, "
          "such as '1.5'"),
@@ -391,7 +402,8 @@ def test_files_that_are_refused(tmp_path, content, words):
         ({"client": "hospital"}, "which dataset.client names"),
         ({"drop": "c"}, "which dataset.drop names"),
         ({"client": "grade"}, "column 'grade' is given to two options"),
-        ({"drop": "a,b"}, "no column is left as a feature"),
+        ({"drop": "a,b"}, "no column is left as a feature; columns: a, b, grade; left out: a "
+         "(dataset.drop), b (dataset.drop)"),
         ({"test": "a"}, "column 'a' has '2' in row 2"),
         ({"client": "none"}, "no client in 4 of 4 rows (column 'none'), the first in row 1"),
         ({"encoding": "utf-99"}, "there is no such encoding"),
@@ -415,10 +427,123 @@ def test_numbers_that_identify_rows_are_noted(tmp_path):
         {"case": 7 * i, "visit_id": i * 5 % 31, "age": i % 9, "grade": i % 2} for i in range(31)
     ]
     note = decode(write(tmp_path / "a.csv", rows)).note
-    assert "column case is a feature; if it only identifies the rows" in note
-    assert "column visit_id is a feature" in note and "column age" not in note
+    assert "only identify the rows: case, visit_id; to leave them out" in note
+    assert "--set dataset.drop=case,visit_id;" in note
     shuffled = decode(write(tmp_path / "a.csv", rows[::-1]), drop="visit_id")
-    assert shuffled.note == ""
+    assert shuffled.note == "numbers: case, age; left out: visit_id (dataset.drop)"
+
+
+def test_numbers_of_persons_that_repeat_are_noted(tmp_path):
+    rows = [{"who": i // 3 + 5, "when": i % 3, "grade": i % 2} for i in range(90)]
+    note = decode(write(tmp_path / "a.csv", rows)).note
+    assert "only identify the rows: who;" in note and "--set dataset.group=who" in note
+    assert "identify" not in decode(write(tmp_path / "a.csv", rows[:45])).note  # as years may be
+
+
+@pytest.mark.parametrize(
+    ("column", "named"),
+    [
+        (lambda i: ("no", "yes")[i % 2], True),
+        (lambda i: i % 4 + 0.5, True),
+        (lambda i: i // 4, False),  # two classes in each
+        (lambda i: i, False),  # each value once
+        (lambda i: ("no", "yes")[i % 2] if i else "yes", False),
+    ],
+)
+def test_columns_that_alone_give_the_class_are_noted(tmp_path, column, named):
+    rows = [{"size": i * 7 % 11, "it": column(i), "grade": i % 2} for i in range(60)]
+    note = decode(write(tmp_path / "a.csv", rows), drop="size").note
+    assert (
+        "each value has one class: it; to leave them out: --set dataset.drop=size,it" in note
+    ) == named
+    assert "dataset.group" not in note.partition("one class")[2]
+    rare = [row | {"it": i // 2, "grade": int(i > 55)} for i, row in enumerate(rows)]
+    assert "one class" not in decode(write(tmp_path / "b.csv", rare)).note  # may be chance
+
+
+def test_values_of_persons_that_give_the_class_are_noted(tmp_path):
+    rows = [{"who": f"p{i // 4}", "dose": i % 5, "grade": i // 4 % 2} for i in range(160)]
+    note = decode(write(tmp_path / "a.csv", rows)).note
+    assert "one class: who; to leave them out" in note and "--set dataset.group=who" in note
+
+
+def test_all_bad_columns_are_named_in_one_command(tmp_path):
+    rows = [
+        {"size": i % 7, "when": f"2020-03-{i % 28 + 1:02d}", "day, month": f"{i % 28 + 1}/03/2020",
+         "Term (from)": f"n{i}", "mixed": ("x", i)[i > 0], "grade": i % 2}
+        for i in range(60)
+    ]  # fmt: skip
+    path = write(tmp_path / "a.csv", [row | {"kind": "a"} for row in rows])
+    text = refused(path, drop="kind")
+    assert "4 columns cannot be features; column 'when' holds dates (2020-03-01), column" in text
+    command = text.partition("leave out: --set ")[2].partition("; or")[0]
+    [option] = shlex.split(command)
+    assert option == 'dataset.drop=kind,when,"day, month",Term (from),mixed'
+    assert form_of(decode(path, drop=option.partition("=")[2])).names == ["size"]
+    alone = refused(path, drop='kind,when,"day, month",mixed')
+    assert "allow it: --set 'dataset.categories=Term (from)'" in alone
+
+
+def test_types_that_are_not_read_are_named_together(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    dates = pa.array([1, 2] * 2, pa.date32())
+    columns = {"a": range(4), "when": dates, "l": [[1]] * 4, "grade": ["u", "v"] * 2}
+    pytest.importorskip("pyarrow.parquet").write_table(pa.table(columns), tmp_path / "a.parquet")
+    text = refused(tmp_path / "a.parquet", plugin=Parquet)
+    assert "column 'when' holds dates (date32[day]), column 'l' holds values of the type" in text
+    assert "leave out: --set dataset.drop=when,l;" in text
+    assert len(decode(tmp_path / "a.parquet", plugin=Parquet, drop="when,l").y) == 4
+    assert "'when' holds dates" in refused(tmp_path / "a.parquet", plugin=Parquet, label="when")
+
+
+def test_names_in_quotes_are_given_with_their_quotes(tmp_path):
+    (tmp_path / "a.csv").write_text(GOOD.replace("grade", "'grade'"))
+    text = refused(tmp_path / "a.csv")
+    assert shlex.split(text.partition("its name: ")[2]) == ["--set", "dataset.label='grade'"]
+    (tmp_path / "a.csv").write_text(GOOD.replace("b,grade", "'b',grade"))
+    text = refused(tmp_path / "a.csv", drop="a,b")
+    assert shlex.split(text.partition("its name: ")[2]) == ["--set", "dataset.drop=a,'b'"]
+
+
+def words(folder, **options):
+    rows = [
+        {"dose": ("None", i)[i > 4], "bags": ("None", "one", "two", "NA")[i % 4],
+         "grade": ("None", "N/A", "ill")[i // 3 % 3]}
+        for i in range(24)
+    ]  # fmt: skip
+    return decode(write(folder / "a.csv", rows), **options)
+
+
+def test_words_for_nothing_are_categories_of_texts(tmp_path, monkeypatch):
+    for size in (512, 1):  # blocks of one word
+        monkeypatch.setattr(table_reader, "ROWS", size)
+        data = words(tmp_path)
+        dose, bags = form_of(data).columns
+        assert dose.gaps and not dose.categories and torch.isnan(data.x[:5, 0]).all()
+        assert bags.categories == ("None", "one", "two") and bags.gaps
+        assert torch.equal(data.x[:4, 2:], torch.eye(4))
+        assert data.classes == ["N/A", "None", "ill"] and data.y[:4].tolist() == [1, 1, 1, 0]
+        assert "'None' in bags (6 rows), 'None' in grade (9 rows), 'N/A' in grade (9" in data.note
+        assert "to read as missing: --set dataset.missing=None,N/A" in data.note
+
+
+def test_words_that_are_chosen_are_missing_everywhere(tmp_path):
+    with pytest.raises(pf.UsageError, match="no label in 9 of 24 rows"):
+        words(tmp_path, missing="None")
+    data = words(tmp_path, missing="23,two,nothing")
+    assert "read as missing: '23' (1), 'two' (6), 'nothing' (0)" in data.note
+    assert torch.isnan(data.x[23, 0]) and form_of(data).columns[1].categories == ("None", "one")
+    read, _ = form_of(data).read(str(tmp_path / "a.csv"))
+    assert torch.equal(read.nan_to_num(), data.x.nan_to_num())
+    frame = {"dose": [23, 5], "bags": ["two", None]}
+    assert torch.equal(form_of(data).read(frame)[0].isnan()[:, 0], torch.tensor([True, False]))
+    assert form_of(data).read(frame)[0][:, 4].tolist() == [1, 1]
+
+
+def test_rows_without_a_label_are_left_out(tmp_path):
+    data = decode_text(tmp_path, GOOD + "?,x,\n", blank="drop")
+    assert len(data.y) == 4 and "1 of 5 rows with missing values left out" in data.note
+    assert len(decode_text(tmp_path, GOOD + "5,x,\n", impute="drop").y) == 4
 
 
 def test_a_share_of_test_rows_is_between_0_and_1(tmp_path):
@@ -436,6 +561,7 @@ def test_marks_quotes_newlines_separators_and_indices_are_read(tmp_path):
         "lines": GOOD.replace("\n", "\r\n"),
         "spaces": GOOD.replace("1,x", " 1 , x "),
         "blank": GOOD.replace("2,y", "\n2,y"),
+        "between": GOOD.replace(",", " ").replace("2 y", "2   y"),
         "index": "".join(f"{'' if not i else i},{line}\n" for i, line in enumerate(GOOD.split())),
     }
     expected, notes = decode_text(tmp_path, GOOD), {}
@@ -443,9 +569,12 @@ def test_marks_quotes_newlines_separators_and_indices_are_read(tmp_path):
         data = decode_text(tmp_path, text)
         assert data.compute_digest() == expected.compute_digest(), name
         notes[name] = data.note
-    assert notes["mark"] == "a byte order mark begins the file and is left out"
-    assert notes["semicolons"] == "values are separated by semicolons"
-    assert notes["index"] == "the first column has no name: it is left out as a row number"
+    read = "numbers: a; categories: b (2)"
+    assert notes["mark"] == f"a byte order mark begins the file and is left out\n{read}"
+    assert notes["semicolons"] == f"values are separated by semicolons\n{read}"
+    assert notes["between"] == f"values are separated by spaces\n{read}"
+    assert notes["index"] == f"{read}; left out: the first column, which has no name"
+    assert decode_text(tmp_path, GOOD.replace(",", " "), separator=" ").x.shape == (4, 3)
     data = decode_text(tmp_path, GOOD.replace("x", '"new\nline, ""so"""'))
     assert form_of(data).columns[1].categories == ('new\nline, "so"', "y")
     data = decode_text(tmp_path, "a;b;grade\n1,5;x;u\n-2,25;y;v\n", decimal=",")
@@ -509,7 +638,7 @@ def test_the_label_is_found_by_its_usual_names(tmp_path):
 
 
 def test_rows_with_gaps_are_left_out_or_refused(tmp_path):
-    text = GOOD.replace("2,y", "?,y").replace("3,x", "3,null")
+    text = GOOD.replace("2,y", "?,y").replace("3,x", "3,NA")
     data = decode_text(tmp_path, text, impute="drop")
     assert data.x.tolist() == [[1, 1, 0], [4, 0, 1]] and data.y.tolist() == [0, 1]
     assert "2 of 4 rows with missing values left out" in data.note
@@ -521,7 +650,7 @@ def test_rows_with_gaps_are_left_out_or_refused(tmp_path):
     with pytest.raises(pf.UsageError, match="only one class is left"):
         decode_text(tmp_path, GOOD.replace("1,", ",").replace("3,", ","), impute="drop")
     data = decode_text(tmp_path, text.replace("4,y", ",y").replace("1,x", ",x").replace("3,", ","))
-    assert "left out, as no row has a value: a" in data.note
+    assert data.note == "categories: b (2); left out: a (no value)"
 
 
 def test_test_rows_by_a_column(tmp_path):
@@ -662,6 +791,7 @@ def test_rows_of_a_patient_are_in_one_part(tmp_path):
         "--data-dir", str(tmp_path / "d"), "--out", str(tmp_path / "p.png"),
     )  # fmt: skip
     assert "rows of one patient_id are in one part: 12 groups" in shown
+    assert "note: numbers: age, pressure; categories: city (3), smoker (2)" in shown
     rows[5]["patient_id"] = ""
     with pytest.raises(pf.UsageError, match="no group in 1 of 48 rows"):
         decode(write(tmp_path / "b.csv", rows), group="patient_id")
@@ -669,7 +799,7 @@ def test_rows_of_a_patient_are_in_one_part(tmp_path):
 
 def test_texts_that_name_persons_are_noted(tmp_path):
     note = decode(write(tmp_path / "a.csv", of_persons())).note
-    assert "column patient_id is a feature" in note and "dataset.group=patient_id" in note
+    assert "identify the rows: patient_id;" in note and "dataset.group=patient_id" in note
     rows = of_persons()
     for place, row in enumerate(rows):
         row["patient_id"] = f"p{place * 2 // 3}"

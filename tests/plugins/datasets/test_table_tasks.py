@@ -171,6 +171,27 @@ def test_several_labels_in_a_cell(tmp_path, mark):
     assert len(data.y) == 6 and "1 of 7 rows" in data.note
 
 
+def test_a_new_file_with_joined_labels_is_evaluated(tmp_path):
+    table = joined(tmp_path / "a.csv", CELLS * 4)
+    options = {"label": "finding", "label_separator": "|", "task": "multilabel"}
+    pf.run(
+        "fedavg", models="mlp", dataset=f"csv:{table}", clients=2, rounds=1, keep="last",
+        partition="iid", options={"dataset": options, "models": {"only": "mlp1"}},
+        progress=False, dry_run=False, data_dir=tmp_path / "d", out=tmp_path / "run",
+    )  # fmt: skip
+    run = pf.load_run(tmp_path / "run")
+    cells = ["Mass", "Effusion|Mass", "", "Edema"]
+    new = joined(tmp_path / "new.csv", cells)
+    wanted = np.array([[name in cell for name in run.plan.data.outputs] for cell in cells])
+    right = [(run.predict(c, new).numpy() == wanted).all(1).sum() for c in range(2)]
+    assert [row["correct"] for row in run.evaluate(new).clients] == right
+    with pytest.raises(pf.UsageError, match="column 'finding' has the unknown label 'Hernia'"):
+        run.evaluate(joined(tmp_path / "new.csv", ["Mass", "Hernia|Mass"]))
+    new.write_text("age,view\n1,a\n2,b\n")
+    with pytest.raises(pf.UsageError, match="has no column 'finding'"):
+        run.evaluate(new)
+
+
 def test_labels_joined_in_a_cell_are_noted(tmp_path):
     path = joined(tmp_path / "a.csv", [c for c in CELLS if c] + ["Edema|Mass", "Edema|Nodule"])
     note = decode(path, task="classification").note

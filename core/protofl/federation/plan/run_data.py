@@ -136,7 +136,7 @@ def load_for_group(
 
 def about(data: Dataset, given_names: Container[str], settings: Settings) -> list[str]:
     """Return notes about the data set: deviations from its source, and options that it ignores."""
-    lines = [data.note] if data.note else []
+    lines = data.note.splitlines()
     if data.preparation is not None and (fitted := data.preparation.fitted):
         classes, clients = data.about_outputs(), settings.clients
         missing = f"{100 * fitted.missing:.2g} % missing"

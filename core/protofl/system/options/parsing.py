@@ -40,19 +40,24 @@ def check_texts(values: Any) -> None:  # noqa: ANN401 - as JSON or TOML has them
 
 
 def assignments(flag: str, entries: Mapping[str, Any] | Iterable[str], form: str) -> dict[str, Any]:
-    """Return ``KEY=VALUE`` strings as a mapping; the last of equal keys counts.
+    """Return ``KEY=VALUE`` strings as a mapping.
 
     Raises:
-        UsageError: A string has no ``=``, no key or no value.
+        UsageError: A string has no ``=``, no key or no value, or a key is given twice.
     """
     if isinstance(entries, Mapping):
         return dict(entries)
-    result = {}
+    result: dict[str, Any] = {}
     for item in text_list(flag, entries):
         key, sign, value = item.partition("=")
-        key, value = key.strip(), value.strip()
+        key, value = key.strip(), value.strip() or value  # a separator may be a space
         if not (sign and key and value):
             raise UsageError(f"{flag} {item}: not of the form {form}", do=f"write {flag} {form}")
+        if key in result:
+            raise UsageError(
+                f"{flag} {key} is given twice: {result[key]!r} and {value!r}",
+                do="give it once; options that take several names separate them by commas",
+            )
         result[key] = value
     return result
 
