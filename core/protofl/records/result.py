@@ -43,7 +43,7 @@ def still_falls(rows: Sequence[Row]) -> bool:
     """Return True if more than 5 % of the fall of a trial's loss came in its last fifth of rounds.
 
     The mean of the last fifth is compared with that of the fifth before, and with the first round.
-    Tables that are hardly trained have 6 to 25 % there, and others at most 4 %.
+    Tables that are hardly trained have 6 to 25 % there; most of the others have at most 4 %.
 
     Args:
         rows: The rounds of the trial; of fewer than 10 nothing is known.

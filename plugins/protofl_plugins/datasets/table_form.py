@@ -184,7 +184,7 @@ class TableForm:
         constant = [name for name, found in zip(names, few.any(0), strict=True) if found]
         clients = [str(client) for client in np.flatnonzero(few.any(1))]
         return [
-            f"clients with too few training rows for statistics of their own: {listed(clients)}; "
+            f"clients with too few training rows for their own statistics: {listed(clients)}; "
             f"columns with one value there are 0 for such a client: {listed(constant)}; to use "
             "statistics of all clients' training rows: --set dataset.statistics=global"
         ]
