@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import protofl as pf
 from protofl_plugins.models.frozen import Frozen, Scaled, blocks_of
-from protofl_plugins.models.group import ModelGroup
+from protofl_plugins.models.group import ModelGroup, NormConfig
 from protofl_plugins.models.imagenet import (
     imagenet_extractor,
     torchvision_net,
@@ -31,7 +31,7 @@ def _absolute(value: Path | str | None) -> Path | str | None:
     return pf.expand_user(value).absolute() if isinstance(value, Path) else value
 
 
-class PretrainedConfig(pf.Config):
+class PretrainedConfig(NormConfig):
     """Options of torchvision's nets, which may be pretrained."""
 
     names: str = pf.Field("", description="torchvision's names of models, with commas between")
