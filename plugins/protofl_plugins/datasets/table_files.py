@@ -40,6 +40,7 @@ from protofl_plugins.datasets.table_reader import TableFile
 from protofl_plugins.datasets.table_values import (
     as_objects,
     gaps_in,
+    is_disguised,
     missing_column,
     numbers_in,
     places_in,
@@ -232,6 +233,8 @@ class _Column:
         whole: True if all numbers are whole.
         rises: True if each number is larger than the one in the row before.
         last: The number in the last row.
+        low: The smallest number.
+        high: The largest.
         first: The first such text, and its row.
         different: Different values as texts, as far as they are kept.
     """
@@ -246,6 +249,8 @@ class _Column:
     whole: bool = True
     rises: bool = True
     last: float = -np.inf
+    low: float = np.inf
+    high: float = -np.inf
     first: tuple[str, int] = ("", -1)
     different: set[str] = field(default_factory=set)
 
@@ -261,6 +266,8 @@ class _Column:
         else:
             known = numbers[~gaps]
             self.whole = self.whole and bool((known == np.floor(known)).all())
+            self.low = float(known.min(initial=self.low))
+            self.high = float(known.max(initial=self.high))
             if self.rises and len(numbers):
                 self.rises = bool((np.diff(numbers, prepend=self.last) > 0).all())
                 self.last = float(numbers[-1])
@@ -426,21 +433,22 @@ class _Reader:
                 self._note_identifier(seen.name)
             elif seen.whole and _IDENTIFIER.fullmatch(seen.name):
                 self._note_identifier(seen.name)
+            self._note_precision(seen)
             return TableColumn(seen.name, gaps=gaps)
         text = seen.first[0]
         if not named and seen.texts and numbers:
             raise self._mixed(seen)
         if not named and seen.texts and _DATE.fullmatch(text):
             raise self.file.dates(seen.name, text)
-        if not named and seen.texts and self._has_comma(text):
-            raise self._commas(seen)
+        if not named and seen.texts and self._is_written_otherwise(text):
+            raise self._otherwise(seen)
         different, values = len(seen.different), seen.rows - seen.gaps
         many = different > c.most_categories
         if many or (not named and different > _FEW and 2 * different > values):
             shown = f"more than {c.most_categories:,}" if many else str(different)
             raise pf.UsageError(
                 f"{self.source}: column {seen.name!r} has {shown} different values in "
-                f"{seen.rows:,} rows, such as {text or min(seen.different)!r}",
+                f"{seen.rows:,} rows, such as {(text or min(seen.different))[:40]!r}",
                 "each category becomes a feature, so names and identifiers cannot be used",
                 (f"{self.pictures[seen.name]}; " if seen.name in self.pictures else "")
                 + f"leave the column out: --set dataset.drop={seen.name}, or allow it: "
@@ -461,16 +469,28 @@ class _Reader:
             f"part, training or test: --set dataset.group={name}"
         )
 
-    def _has_comma(self, text: str) -> bool:
-        """Return True for a number with commas where only a decimal point is expected."""
+    def _note_precision(self, seen: _Column) -> None:
+        """Note numbers whose differences are lost in float32."""
+        largest, spread = max(-seen.low, seen.high), seen.high - seen.low
+        if largest >= 2**53 or 0 < spread < 100 * largest * 2**-23:
+            self.notes.append(
+                f"column {seen.name} has numbers up to {largest:g}, of which 7 digits are kept, so "
+                "their differences are lost: save each number less the smallest one, or leave the "
+                f"column out: --set dataset.drop={seen.name}"
+            )
+
+    def _is_written_otherwise(self, text: str) -> bool:
+        """Return True for a number with commas, underscores or digits other than 0 to 9."""
+        if is_disguised(text):
+            return re.sub("[-+_]", "", text).replace(self.decimal, "", 1).isdecimal()
         return self.decimal == "." and bool(
             _DECIMAL_COMMA.fullmatch(text) or _THOUSANDS.fullmatch(text)
         )
 
     def _mixed(self, seen: _Column) -> pf.UsageError:
         text, row = seen.first
-        if self._has_comma(text):
-            return self._commas(seen)
+        if self._is_written_otherwise(text):
+            return self._otherwise(seen)
         return pf.UsageError(
             f"{self.source}: column {seen.name!r} mixes numbers and texts: {seen.texts:,} of "
             f"{seen.rows:,} rows hold texts, the first {text[:40]!r} in row {row + 1}",
@@ -479,9 +499,15 @@ class _Reader:
             f"--set dataset.drop={seen.name}",
         )
 
-    def _commas(self, seen: _Column) -> pf.UsageError:
+    def _otherwise(self, seen: _Column) -> pf.UsageError:
         text, row = seen.first
-        where = f"{self.source}: column {seen.name!r} has {text!r} in row {row + 1}"
+        where = f"{self.source}: column {seen.name!r} has {text[:40]!r} in row {row + 1}"
+        if is_disguised(text):
+            return pf.UsageError(
+                f"{where}: a number with underscores, or with digits other than 0 to 9",
+                do="save the numbers in digits alone; if the values are names: "
+                f"--set dataset.categories={seen.name}",
+            )
         if _THOUSANDS.fullmatch(text):
             return pf.UsageError(
                 f"{where}: commas between thousands", do="save the numbers without them"
@@ -514,7 +540,7 @@ class _Reader:
             )
             raise pf.UsageError(
                 f"{self.source}: the label's column {seen.name!r} has {count} different "
-                f"{'values' if seen.texts else 'numbers'}, such as {min(seen.different)!r}",
+                f"{'values' if seen.texts else 'numbers'}, such as {min(seen.different)[:40]!r}",
                 f"a class is one of at most {_MOST_CLASSES:,} names or whole numbers",
                 "name another column, divide the numbers into classes, or predict them: "
                 "--set dataset.task=regression",
@@ -703,8 +729,8 @@ class _Reader:
                 "read them as 0 or 1, or leave the rows out: --set dataset.uncertain=0, =1 or "
                 "=drop",
             )
-        if not several and self._has_comma(text):
-            raise self._commas(_Column(name, 0, first=(text, first + row)))
+        if not several and self._is_written_otherwise(text):
+            raise self._otherwise(_Column(name, 0, first=(text, first + row)))
         raise pf.UsageError(
             f"{self.source}: the label's column {name!r} has {text[:40]!r} in row "
             f"{first + row + 1}",
