@@ -286,7 +286,10 @@ def _load(
     unknown = [name for name in kept if name not in targets]
     if missing or unknown:
         what = f"{missing[0]} is missing" if missing else f"{unknown[0]} is unknown"
-        raise pf.UsageError(f"{where}: {what}", do="give the weights of this net")
+        longer = (name for name in unknown if missing and name.endswith(missing[0]))
+        start = next(longer, "").removesuffix(missing[0] if missing else "")
+        do = f"remove {start!r} from the names of the tensors" if start else ""
+        raise pf.UsageError(f"{where}: {what}", do=do or "give the weights of this net")
     for name, tensor in kept.items():
         if tensor.shape != targets[name].shape:
             raise pf.UsageError(
