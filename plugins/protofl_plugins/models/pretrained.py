@@ -74,7 +74,9 @@ class TorchvisionGroup(ModelGroup):
 
     argument = "names"
     check_argument = "resnet18,shufflenet_v2_x0_5"
-    Config = PretrainedConfig
+
+    class Config(PretrainedConfig):
+        """Options of torchvision's nets."""
 
     @pf.hookimpl
     def architectures(self, config: pf.Config) -> list[pf.models.Architecture]:

@@ -13,7 +13,6 @@ from torch.nn.functional import cross_entropy
 import protofl as pf
 from protofl.data.batches import LEAST, batch_bounds
 from protofl.federation.round.round_stages import Workload
-from protofl.system.randomness import random_stream
 
 EVENTS = []
 
@@ -160,7 +159,7 @@ def test_fractions_of_epochs_equal_a_plain_loop(engine, epochs):
         model, rows = plan.initial_model(client, 0), plan.split(0).train(client)
         data, batches = plan.samples(rows, False), []
         for epoch in range(ceil(epochs)):
-            drawn = random_stream(0, "order", "private", 0, client, epoch)
+            drawn = pf.random_stream(0, "order", "private", 0, client, epoch)
             batches += torch.split(torch.randperm(len(rows), generator=drawn), 7)
         per_epoch = ceil(len(rows) / 7)
         assert len(rows) % 7 >= LEAST and per_epoch % 2
