@@ -11,6 +11,7 @@ import torch
 from protofl.errors import ProtoflError
 from protofl.system.machine import machine_facts
 from protofl.system.version import __version__
+from batch_norm import batch_norm_line
 from payload_sizes import (
     KeySize,
     PayloadSize,
@@ -27,13 +28,15 @@ class Measurements:
 
     Attributes:
         keys: The declared keys.
+        batch_norm: What becomes of BatchNorm, a line.
         payloads: The measured payloads; empty if they could not be measured.
         cost: The cost; None if it could not be measured.
-        not_measured: {``payloads`` or ``cost``: the error}.
+        not_measured: {``payloads``, ``cost`` or ``batch_norm``: the error}.
         versions: Versions of protofl and torch, and the processor.
     """
 
     keys: tuple[KeySize, ...]
+    batch_norm: str
     payloads: tuple[PayloadSize, ...]
     cost: StepCost | None
     not_measured: Mapping[str, str]
@@ -49,6 +52,7 @@ class Measurements:
         cost = values["cost"]
         return cls(
             tuple(KeySize(**key | {"measured": tuple(key["measured"])}) for key in values["keys"]),
+            values["batch_norm"],
             tuple(PayloadSize(**payload) for payload in values["payloads"]),
             cost
             and StepCost(
@@ -73,7 +77,7 @@ def measure(method: type | str) -> Measurements:
     """
     failed: dict[str, str] = {}
     payloads: tuple[PayloadSize, ...] = ()
-    cost = None
+    cost, batch_norm = None, ""
     with toy_runs(method) as runs:
         keys = declared_sizes(runs.cls)
         try:
@@ -84,9 +88,13 @@ def measure(method: type | str) -> Measurements:
             cost = measure_cost(runs)
         except ProtoflError as error:
             failed["cost"] = " ".join(str(error).split())
+    try:
+        batch_norm = batch_norm_line(method)
+    except ProtoflError as error:
+        failed["batch_norm"] = " ".join(str(error).split())
     versions = {
         "protofl": __version__,
         "torch": torch.__version__.partition("+")[0],
         "processor": machine_facts()["processor"],
     }
-    return Measurements(keys, payloads, cost, failed, versions)
+    return Measurements(keys, batch_norm, payloads, cost, failed, versions)

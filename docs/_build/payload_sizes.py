@@ -161,7 +161,7 @@ def toy_federation(runs: ToyRuns, classes: int, width: int) -> toy.Toy:
     """Return a finished toy run with C classes and the feature width K."""
     members = ([toy.CNN, toy.NORM], [toy.CNN], [toy.NORM])
     groups = [toy.group(*nets, K=width) for nets in members]
-    plan = plan_of(runs, classes, 3, toy.SIDE, groups, rounds=ROUNDS)
+    plan = plan_of(runs, classes, (3, 3), toy.SIDE, groups, rounds=ROUNDS)
     federation = toy.Toy(plan)
     federation.rounds(ROUNDS)
     return federation

@@ -117,9 +117,10 @@ def card_sections(name: str) -> str:
 
 
 def measured_sections(card: Card) -> str:
-    """Return the sections below the page: leaks, sizes, cost, benchmark, published figures."""
+    """Return the measured sections below the page: leaks, BatchNorm, sizes, cost, benchmark, published figures."""
     parts = [
         f"## What it reveals\n\n{_reveals(card)}",
+        f"## BatchNorm\n\n{_batch_norm(card)}",
         f"## Payload sizes\n\n{_payload_sizes(card)}",
         f"## Cost\n\n{_cost(card)}",
         f"## Benchmark\n\n{_benchmark(card)}",
@@ -148,6 +149,13 @@ def _reveals(card: Card) -> str:
         "client alone has sent, such as the prototype of a class that only it has, they see "
         f"that client's own.\n\n{table(('key', 'reveals'), rows)}"
     )
+
+
+def _batch_norm(card: Card) -> str:
+    """Return what is averaged of BatchNorm layers, and what stays on a client."""
+    measured = card.measured
+    line = measured.batch_norm or f"Not measured: {measured.not_measured['batch_norm']}"
+    return f"{line} This is what a toy run with the default options shows."
 
 
 def _payload_sizes(card: Card) -> str:

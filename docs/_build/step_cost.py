@@ -212,7 +212,7 @@ def step_plan(runs: ToyRuns, models: Sequence[str] = MODELS) -> Plan:
     rounds = FIRST + PAIRS + 2  # the last one, which is evaluated, is not run
     # Costs do not depend on the learning rate, but a loss that diverges ends the run.
     options = {"rounds": rounds, "eval_every": rounds, "batch_size": BATCH, "lr": 0.001}
-    return plan_of(runs, CLASSES, SAMPLES, SIDE, [*models], **options)
+    return plan_of(runs, CLASSES, (SAMPLES, SAMPLES), SIDE, [*models], **options)
 
 
 def measure_cost(runs: ToyRuns) -> StepCost:

@@ -49,12 +49,12 @@ def toy_runs(method: type | str) -> Iterator[ToyRuns]:
 def plan_of(
     runs: ToyRuns,
     classes: int,
-    samples: int,
+    samples: tuple[int, int],
     side: int,
     models: list[Any],
     **options: Any,  # noqa: ANN401 - the options of a run
 ) -> Plan:
-    """Plan a run of two clients with the same number of samples of every class.
+    """Plan a run of two clients, each with as many samples of every class.
 
     Args:
         runs: The method.
@@ -67,7 +67,7 @@ def plan_of(
     Raises:
         ProtoflError: The method refuses the run.
     """
-    counts = [[samples] * classes] * 2
+    counts = [[each] * classes for each in samples]
     images = toy.make_images(counts, [[1] * classes] * 2, side=side)
     if getattr(runs.cls, "needs_public", False):
         options["public"] = f"npz:{_public(runs.folder, side)}"

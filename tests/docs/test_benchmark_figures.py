@@ -91,7 +91,7 @@ class Mine:
 
 def test_the_page_says_when_a_method_works(benchmark, runs):
     settings = settings_of(benchmark, runs)
-    nothing = Measurements((), (), None, {"cost": "no"}, {})
+    nothing = Measurements((), "local", (), None, {"cost": "no"}, {})
     settings[0] = replace(settings[0], baseline="`local` is weak")
     rows = benchmark_rows("mine", benchmark, settings)
     card = site_cards.Card("mine", Mine, "", nothing, rows, [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from types import SimpleNamespace
 
+import batch_norm
 import pytest
 import site_cards
 import site_hooks
@@ -14,10 +15,13 @@ from payload_sizes import measure_payloads
 from slowness import quick
 from toy_runs import toy_runs
 
+import protofl as pf
 from protofl import Key
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.wire.keys import declared_keys, fault_of, reveals_of
+from protofl.hooks.wire.weights import weight_views
 from protofl.testing.donors import methods_to_run
+from protofl.testing.toy_plugins import Weights
 
 METHODS = methods_to_run(Registry(), "protofl")
 STORED = site_cards.read_measured()
@@ -98,12 +102,47 @@ def test_stored_payloads_are_those_of_the_code(name):
     assert (STORED[name].keys, STORED[name].payloads) == (keys, payloads), f"{UPDATE} {name}"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", quick(METHODS, "fedavg", "fedkd"))
+def test_the_stored_line_on_batch_norm_is_that_of_a_run(name):
+    assert STORED[name].batch_norm == batch_norm.batch_norm_line(name), f"{UPDATE} {name}"
+    assert STORED[name].batch_norm in site_cards.card_sections(name)
+
+
+class Half(Weights):
+    """Each client takes half of the mean, and the server's counts start at 0."""
+
+    @pf.hookimpl
+    def receive(self, client):
+        if client.received:
+            own = weight_views(client.module("model"), "model")
+            for key, tensor in client.received.items():
+                if tensor.is_floating_point():
+                    own[key].lerp_(tensor, 0.5)
+                else:
+                    own[key].zero_()
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "words"),
+    [
+        ("fedavg", {}, (batch_norm.MEAN, batch_norm.MEAN, batch_norm.LARGEST)),
+        ("fedavg", {"buffers": "local"}, (batch_norm.MEAN, *[batch_norm.LOCAL] * 2)),
+        ("fedbn", {}, (batch_norm.LOCAL,) * 3),
+        (Half, {}, (batch_norm.MIXED, batch_norm.MIXED, batch_norm.SERVER)),
+    ],
+)
+def test_a_run_shows_what_becomes_of_batch_norm(method, options, words):
+    (policy,) = batch_norm.policies(method, **options).values()
+    assert tuple(policy.values()) == words
+
+
 def test_new_and_named_methods_are_measured_and_others_stay(tmp_path, monkeypatch):
     measured = []
 
     def measure(name):
         measured.append(name)
-        return Measurements((), (), None, {"cost": name}, {"torch": "2.6"})
+        return Measurements((), "", (), None, {"cost": name}, {"torch": "2.6"})
 
     monkeypatch.setattr(site_cards, "measure", measure)
     path = tmp_path / "measured.json"

@@ -242,13 +242,11 @@ def _title(settings: Settings) -> str:
 
 def _to_continue(folder: RunFolder | None, otherwise: str = "") -> str:
     """Say which rounds are saved, and how to resume."""
-    if folder is None:
+    if folder is None or not folder.path.is_dir():
         return otherwise
     from protofl_cli.screens.tables import shown_path
 
     saved = "no finished round was saved"
-    if folder.commit and not folder.path.is_dir():
-        return otherwise
     if folder.commit:
         trial = f" of trial {folder.commit.trial}" if folder.commit.trial else ""
         rounds = folder.commit.round + 1

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
+from math import ceil
 
 import torch
 from torch import Tensor
@@ -165,10 +167,19 @@ def batch_bounds(count: int, batch_size: int, drop_last: bool) -> list[tuple[int
     return bounds
 
 
+def bounds_by_epoch(
+    count: int, batch_size: int, drop_last: bool, epochs: float
+) -> list[list[tuple[int, int]]]:
+    """Return the `batch_bounds` of each epoch; of a fraction, the first batches, rounded up."""
+    bounds = batch_bounds(count, batch_size, drop_last)
+    total = ceil(Fraction(str(epochs)) * len(bounds))  # as typed: 1.1 of 10 batches are 11
+    return [bounds[: total - done] for done in range(0, total, len(bounds) or 1)]
+
+
 def training_batches(
     samples: Samples,
     *,
-    epochs: int,
+    epochs: float,
     batch_size: int,
     drop_last: bool,
     seed: int,
@@ -182,16 +193,15 @@ def training_batches(
         samples: The phase's data.
         epochs: Passes over them.
         batch_size: Samples per mini-batch.
-        drop_last: See `batch_bounds`.
+        drop_last: See `bounds_by_epoch`.
         seed: The run's effective seed.
         keys: Keys of the order in addition to the seed and the epoch (round, client).
         augment: True to shift and flip images at random (`shifted_and_flipped`).
         shuffle: True for another order in each pass.
     """
     count = len(samples)
-    bounds = batch_bounds(count, batch_size, drop_last)
     group = max(1, BLOCK // batch_size)
-    for epoch in range(epochs):
+    for epoch, bounds in enumerate(bounds_by_epoch(count, batch_size, drop_last, epochs)):
         here = _order(count, epoch, seed, keys, shuffle)
         order = onto(samples.y.device, here)
         moves = None
@@ -216,7 +226,7 @@ def training_batches(
 def training_table(
     samples: Samples,
     *,
-    epochs: int,
+    epochs: float,
     batch_size: int,
     drop_last: bool,
     seed: int,
@@ -232,8 +242,10 @@ def training_table(
     if augment:
         return None
     count = len(samples)
-    used = batch_bounds(count, batch_size, drop_last)[-1][1]
-    orders = [_order(count, epoch, seed, keys, shuffle)[:used] for epoch in range(epochs)]
+    orders = [
+        _order(count, epoch, seed, keys, shuffle)[: bounds[-1][1]]
+        for epoch, bounds in enumerate(bounds_by_epoch(count, batch_size, drop_last, epochs))
+    ]
     return samples.table(onto(samples.y.device, torch.cat(orders)))
 
 

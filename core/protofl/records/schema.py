@@ -133,7 +133,7 @@ class Config(_Form):
     dataset: str
     partition: str
     participation: Number
-    local_epochs: Count
+    local_epochs: Number
     optimizer: str
     lr: Number
     device: str

@@ -68,7 +68,7 @@ class EngineContract(Contract):
         "another of torch's optimisers": {"optimizer": "rmsprop", "lr": 0.002},
         "a rate that falls": {"lr_schedule": "exponential", "momentum": 0.5},
         "clipped gradients": {"clip": 0.1},
-        "three epochs": {"local_epochs": 3, "momentum": 0.5},
+        "two and a half epochs": {"local_epochs": 2.5, "momentum": 0.5},
         "without the last batch": {"drop_last": True, "local_epochs": 2},
         "always in one order": {"shuffle": False, "local_epochs": 2},
         "half of the clients": {"participation": 0.5},

@@ -561,6 +561,12 @@ def _not_loaded(config: HuggingFace.Config, error: Exception, *, offline: bool) 
         )
     if "/" in config.name_or_path and pf.expand_user(config.name_or_path).is_dir():
         return pf.UsageError(what, do="give a folder that save_to_disk wrote, or of Parquet files")
+    if "Dataset scripts" in str(error) or "custom code" in str(error):
+        return pf.UsageError(
+            what,
+            "the data set is a script, which is not run; the Hub converts many of them to Parquet",
+            "read these files: --set dataset.revision=refs/convert/parquet",
+        )
     if isinstance(error, ConnectionError) or offline:
         near = (
             "HF_HUB_OFFLINE=1 is set, and the cache of datasets does not have it"

@@ -42,6 +42,7 @@ from protofl_plugins.datasets.table_reader import TableFile, dates, is_number
 from protofl_plugins.datasets.table_values import (
     as_objects,
     gaps_in,
+    is_disguised,
     listed,
     missing_column,
     numbers_in,
@@ -257,6 +258,8 @@ class _Column:
         counts: True if each number is the one in the row before, or one more.
         steps: Rows with a number that is not the one in the row before.
         last: The number in the last row.
+        low: The smallest number.
+        high: The largest.
         first: The first such text, and its row.
         different: Different values as texts, as far as they are kept.
         pairs: Rows of each value and class; None once a value has two classes, or few rows.
@@ -277,6 +280,8 @@ class _Column:
     counts: bool = True
     steps: int = 0
     last: float = -np.inf
+    low: float = np.inf
+    high: float = -np.inf
     first: tuple[str, int] = ("", -1)
     different: set[str] = field(default_factory=set)
     pairs: Counter[tuple[Any, Any]] | None = field(default_factory=Counter)
@@ -297,6 +302,8 @@ class _Column:
         else:
             known = numbers[~gaps]
             self.whole = self.whole and bool((known == np.floor(known)).all())
+            self.low = float(known.min(initial=self.low))
+            self.high = float(known.max(initial=self.high))
             if (self.rises or self.counts) and len(numbers):
                 steps = np.diff(numbers, prepend=self.last if self.rows else numbers[0] - 1)
                 self.rises = self.rises and bool((steps > 0).all())
@@ -523,6 +530,8 @@ class _Reader:
         read = (("numbers", numbers), ("categories", several), ("left out", self.left))
         self.notes.insert(1, "; ".join(f"{what}: {listed(n)}" for what, n in read if n))
         self._note_features([column.name for column in columns], seen)
+        for name in numbers:
+            self._note_precision(seen[name])
         return TableForm(
             tuple(columns),
             missing=tuple(c.missing),
@@ -540,8 +549,8 @@ class _Reader:
         if seen.fault or not (named or seen.texts):
             return seen.fault
         allowed = set_option("categories", [*c.categories, seen.name])
-        if not named and self._has_comma(text):
-            raise self._commas(seen)
+        if not named and self._is_written_otherwise(text):
+            raise self._otherwise(seen)
         if not named and numbers:
             return (
                 f"mixes numbers and texts: {seen.texts:,} of {seen.rows:,} rows hold texts, the "
@@ -558,7 +567,7 @@ class _Reader:
             shown = f"more than {c.most_categories:,}" if many else str(different)
             return (
                 f"has {shown} different values in {seen.rows:,} rows, such as "
-                f"{text or min(seen.different)!r}",
+                f"{(text or min(seen.different))[:40]!r}",
                 "each category becomes a feature, so names and identifiers cannot be used",
                 (f"{self.pictures[seen.name]}; " if seen.name in self.pictures else "")
                 + f"allow it: {allowed}"
@@ -603,15 +612,33 @@ class _Reader:
                     note += set_option("group", groups[0])
                 self.notes.append(note)
 
-    def _has_comma(self, text: str) -> bool:
-        """Return True for a number with commas where only a decimal point is expected."""
+    def _note_precision(self, seen: _Column) -> None:
+        """Note numbers whose differences are lost in float32."""
+        largest, spread = max(-seen.low, seen.high), seen.high - seen.low
+        if largest >= 2**53 or 0 < spread < 100 * largest * 2**-23:
+            self.notes.append(
+                f"column {seen.name} has numbers up to {largest:g}, of which 7 digits are kept, so "
+                "their differences are lost: save each number less the smallest one, or leave the "
+                f"column out: {set_option('drop', [*self.config.drop, seen.name])}"
+            )
+
+    def _is_written_otherwise(self, text: str) -> bool:
+        """Return True for a number with commas, underscores or digits other than 0 to 9."""
+        if is_disguised(text):
+            return re.sub("[-+_]", "", text).replace(self.decimal, "", 1).isdecimal()
         return self.decimal == "." and bool(
             _DECIMAL_COMMA.fullmatch(text) or _THOUSANDS.fullmatch(text)
         )
 
-    def _commas(self, seen: _Column) -> pf.UsageError:
+    def _otherwise(self, seen: _Column) -> pf.UsageError:
         text, row = seen.first
-        where = f"{self.source}: column {seen.name!r} has {text!r} in row {row + 1}"
+        where = f"{self.source}: column {seen.name!r} has {text[:40]!r} in row {row + 1}"
+        if is_disguised(text):
+            return pf.UsageError(
+                f"{where}: a number with underscores, or with digits other than 0 to 9",
+                do="save the numbers in digits alone; if the values are names: "
+                f"{set_option('categories', [*self.config.categories, seen.name])}",
+            )
         if _THOUSANDS.fullmatch(text):
             return pf.UsageError(
                 f"{where}: commas between thousands", do="save the numbers without them"
@@ -644,7 +671,7 @@ class _Reader:
             )
             raise pf.UsageError(
                 f"{self.source}: the label's column {seen.name!r} has {count} different "
-                f"{'values' if seen.texts else 'numbers'}, such as {min(seen.different)!r}",
+                f"{'values' if seen.texts else 'numbers'}, such as {min(seen.different)[:40]!r}",
                 f"a class is one of at most {_MOST_CLASSES:,} names or whole numbers",
                 "name another column, divide the numbers into classes, or predict them: "
                 "--set dataset.task=regression",
@@ -837,8 +864,8 @@ class _Reader:
                 "read them as 0 or 1, or leave the rows out: --set dataset.uncertain=0, =1 or "
                 "=drop",
             )
-        if not several and self._has_comma(text):
-            raise self._commas(_Column(name, 0, first=(text, first + row)))
+        if not several and self._is_written_otherwise(text):
+            raise self._otherwise(_Column(name, 0, first=(text, first + row)))
         raise pf.UsageError(
             f"{self.source}: the label's column {name!r} has {text[:40]!r} in row "
             f"{first + row + 1}",

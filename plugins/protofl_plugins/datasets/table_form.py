@@ -306,8 +306,8 @@ class TableForm:
         if (wide := np.flatnonzero(np.isinf(part[:, 0]))).size:
             row = int(wide[0])
             raise pf.UsageError(
-                f"{source}: column {column.name!r} has {values[row]} in row {first + row + 1}, "
-                "infinity or more than float32 holds",
+                f"{source}: column {column.name!r} has {str(values[row])[:40]} in row "
+                f"{first + row + 1}, infinity or more than float32 holds",
                 do="correct the value, or leave it empty",
             )
         if column.gaps:

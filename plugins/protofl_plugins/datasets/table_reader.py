@@ -289,6 +289,11 @@ def _of_arrow(values: Any) -> np.ndarray:  # noqa: ANN401 - pyarrow has no types
         values = values.dictionary_decode()
     if pa.types.is_boolean(values.type):  # categories, as in a CSV file
         values = pc.if_else(values, "True", "False")
+    elif pa.types.is_integer(values.type):
+        try:
+            values = values.cast(pa.float64())
+        except pa.ArrowInvalid:  # above 2^53, where names of persons would become one
+            values = values.cast(pa.string())
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         texts: np.ndarray = values.fill_null("").to_numpy(zero_copy_only=False)
         return texts

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +21,9 @@ _GAPS = frozenset(
 
 _GAPS_IN_TEXTS = frozenset(("", "NA", "NaN", "nan", "<NA>"))
 """Texts that are a missing value in columns of texts, where None may be a category."""
+
+_DISGUISES = re.compile(r"\d_\d|(?![0-9])\d")
+"""An underscore between digits, and digits other than 0 to 9."""
 
 
 def as_objects(values: Sequence[str]) -> np.ndarray:
@@ -85,7 +90,7 @@ def numbers_in(values: np.ndarray, decimal: str = ".") -> np.ndarray | None:
         decimal: The decimal mark of texts.
 
     Returns:
-        The numbers; None if a text is none.
+        The numbers; None if a text is none, or is only a number of Python (`is_disguised`).
     """
     if values.dtype != object:
         return values
@@ -93,18 +98,21 @@ def numbers_in(values: np.ndarray, decimal: str = ".") -> np.ndarray | None:
         values = as_objects([v.replace(".", "|").replace(decimal, ".") for v in values])
     try:
         numbers: np.ndarray = values.astype(np.float64)
-        return numbers
     except ValueError:
-        pass
-    try:
-        numbers = np.where(gaps_in(values), "nan", values).astype(np.float64)
-        return numbers
-    except ValueError:
-        return None
+        try:
+            numbers = np.where(gaps_in(values), "nan", values).astype(np.float64)
+        except ValueError:
+            return None
+    return None if is_disguised("\n".join(values)) else numbers
+
+
+def is_disguised(text: str) -> bool:
+    """Return True for ``1_000`` and ``٣``, numbers that few programs but Python read."""
+    return ("_" in text or not text.isascii()) and bool(_DISGUISES.search(text))
 
 
 def texts_in(values: np.ndarray) -> list[str]:
-    """Return values as texts; whole numbers have no decimals."""
+    """Return values as texts; whole numbers have no decimals, and é has one form of Unicode."""
     if values.dtype == object:
         texts = values.tolist()
         plain = {text: _plain(text.strip()) for text in {*texts}}  # most repeat
@@ -119,9 +127,9 @@ def places_in(values: np.ndarray, names: Mapping[str, int]) -> np.ndarray:
 
 
 def _plain(text: str) -> str:
-    """Return a text; a whole number without decimals."""
+    """Return a text in Unicode's form NFC; a whole number without decimals."""
     whole = text.endswith(".0") and text[:-2].lstrip("-").isdecimal()
-    return text[:-2] if whole else text
+    return text[:-2] if whole else unicodedata.normalize("NFC", text)
 
 
 def set_option(option: str, value: str | Sequence[str]) -> str:

@@ -152,7 +152,7 @@ class FPL:
         """Add a batch of the last epoch to the sums of c_m^k (Eq. 2), with ``collect=online``."""
         if client.config.collect == "online":
             step = client.scratch["step"] = client.scratch.get("step", 0) + 1
-            if step > client.steps - client.steps // client.epochs:
+            if step > client.steps - client.epoch_steps:
                 client.collect_prototypes(batch, output)
 
     @pf.hookimpl

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 import protofl as pf
 from protofl_plugins.models.cnn import CNN4
-from protofl_plugins.models.group import ModelGroup
+from protofl_plugins.models.group import ModelGroup, NormConfig
 from protofl_plugins.models.imagenet import RESNET10, imagenet_extractor
 from protofl_plugins.models.parts import Extractor
 from protofl_plugins.models.torchvision_import import import_torchvision
@@ -32,7 +32,7 @@ class DepthsGroup(ModelGroup):
     argument = "nets"
     check_argument = "cnn4@3,2,1"
 
-    class Config(pf.Config):
+    class Config(NormConfig):
         """The net and its depths."""
 
         nets: str = pf.Field(

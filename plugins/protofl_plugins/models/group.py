@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import protofl as pf
 from protofl_plugins.models.bottleneck import RESNET56
 from protofl_plugins.models.parts import Extractor
+
+
+class NormConfig(pf.Config):
+    """The normalisation layers of the nets."""
+
+    norm: Literal["batch", "group"] = pf.Field(
+        "batch",
+        description="group: GroupNorm in place of all BatchNorm layers, so that no statistics are "
+        "averaged; the number of groups is the largest divisor of the c channels up to 32 and c/2",
+    )
 
 
 class ModelGroup:
@@ -31,6 +43,9 @@ class ModelGroup:
     server_extractors: tuple[Extractor, ...] = (RESNET56,)
     auxiliary_architecture: str | None = None
 
+    class Config(NormConfig):
+        """The normalisation layers."""
+
     def members(self, config: pf.Config) -> tuple[Extractor, ...]:
         """Return the extractors for the options."""
         return self.extractors
@@ -46,7 +61,7 @@ class ModelGroup:
         return [extractor.with_head() for extractor in self.server_extractors]
 
 
-class SizedConfig(pf.Config):
+class SizedConfig(NormConfig):
     """The side of small images."""
 
     min_side: int = pf.Field(

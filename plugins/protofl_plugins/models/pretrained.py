@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import protofl as pf
 from protofl_plugins.models.frozen import Frozen, Scaled, blocks_of
-from protofl_plugins.models.group import ModelGroup
+from protofl_plugins.models.group import ModelGroup, NormConfig
 from protofl_plugins.models.imagenet import (
     imagenet_extractor,
     torchvision_net,
@@ -31,7 +31,7 @@ def _absolute(value: Path | str | None) -> Path | str | None:
     return pf.expand_user(value).absolute() if isinstance(value, Path) else value
 
 
-class PretrainedConfig(pf.Config):
+class PretrainedConfig(NormConfig):
     """Options of torchvision's nets, which may be pretrained."""
 
     names: str = pf.Field("", description="torchvision's names of models, with commas between")
@@ -74,7 +74,9 @@ class TorchvisionGroup(ModelGroup):
 
     argument = "names"
     check_argument = "resnet18,shufflenet_v2_x0_5"
-    Config = PretrainedConfig
+
+    class Config(PretrainedConfig):
+        """Options of torchvision's nets."""
 
     @pf.hookimpl
     def architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
@@ -286,7 +288,10 @@ def _load(
     unknown = [name for name in kept if name not in targets]
     if missing or unknown:
         what = f"{missing[0]} is missing" if missing else f"{unknown[0]} is unknown"
-        raise pf.UsageError(f"{where}: {what}", do="give the weights of this net")
+        longer = (name for name in unknown if missing and name.endswith(missing[0]))
+        start = next(longer, "").removesuffix(missing[0] if missing else "")
+        do = f"remove {start!r} from the names of the tensors" if start else ""
+        raise pf.UsageError(f"{where}: {what}", do=do or "give the weights of this net")
     for name, tensor in kept.items():
         if tensor.shape != targets[name].shape:
             raise pf.UsageError(

@@ -6,7 +6,7 @@ import difflib
 from typing import cast
 
 import protofl as pf
-from protofl_plugins.models.group import ModelGroup
+from protofl_plugins.models.group import ModelGroup, NormConfig
 
 
 class SelectableGroup(ModelGroup):
@@ -15,7 +15,7 @@ class SelectableGroup(ModelGroup):
     feature_dim = 64
     server_extractors = ()
 
-    class Config(pf.Config):
+    class Config(NormConfig):
         """The chosen net, or None for all."""
 
         only: str | None = pf.Field(

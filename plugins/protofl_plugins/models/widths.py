@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import protofl as pf
 from protofl_plugins.models.cnn import CNN4, HTCNN8
-from protofl_plugins.models.group import ModelGroup
+from protofl_plugins.models.group import ModelGroup, NormConfig
 from protofl_plugins.models.imagenet import (
     RESNET4,
     RESNET6,
@@ -36,7 +36,7 @@ class WidthsGroup(ModelGroup):
     argument = "nets"
     check_argument = "cnn4@1,0.5"
 
-    class Config(pf.Config):
+    class Config(NormConfig):
         """The net and its widths."""
 
         nets: str = pf.Field(

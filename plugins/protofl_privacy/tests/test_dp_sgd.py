@@ -505,3 +505,11 @@ def test_other_plugins_do_not_see_the_samples():
         with pytest.raises(pf.UsageError, match=r"captures: lg-fedavg reads client\."):
             value = getattr(other, name)
             value()
+
+
+@pytest.mark.parametrize(
+    ("rate", "epochs", "steps"), [(0.3, 1, 3), (0.3, 2, 6), (0.1, 0.25, 3), (0.1, 1.1, 11)]
+)
+def test_the_steps_of_epochs(rate, epochs, steps):
+    """A fraction of an epoch is rounded up, as its mini-batches are elsewhere."""
+    assert dp_sgd.steps_of(rate, epochs) == steps

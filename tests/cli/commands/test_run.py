@@ -7,12 +7,14 @@ import re
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import protofl as pf
 from protofl.federation.round.federation import Federation
+from protofl_cli.commands.run import _to_continue
 from protofl_cli.screens.render import Bars
 
 LAST_TABLE = (
@@ -509,3 +511,10 @@ def test_a_dry_run_is_not_asked_for(cli):
     result = cli("run", "fedproto", "--models", "mlp", "--dry-run")
     assert result.exit_code == 2
     assert "--plan" in result.stderr and "--no-dry-run" in result.stderr
+
+
+def test_a_run_whose_folder_was_removed_cannot_be_resumed(tmp_path):
+    folder = SimpleNamespace(path=tmp_path / "a", commit=None)
+    assert _to_continue(folder) == ""
+    folder.path.mkdir()
+    assert "resume with: protofl run --resume --out" in _to_continue(folder)

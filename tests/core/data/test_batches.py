@@ -10,7 +10,7 @@ import torch
 
 from protofl import numpy_stream, random_stream
 from protofl.data import batches
-from protofl.data.batches import LEAST, Samples, batch_bounds, training_batches
+from protofl.data.batches import LEAST, Samples, batch_bounds, bounds_by_epoch, training_batches
 from protofl.data.spec import Pixels
 from protofl.system.randomness import global_stream
 
@@ -103,6 +103,15 @@ def test_bounds_cover_an_epoch(size, drop_last):
 )
 def test_the_last_batch(count, size, drop_last, sizes):
     assert [b - a for a, b in batch_bounds(count, size, drop_last)] == sizes
+
+
+@pytest.mark.parametrize(
+    ("epochs", "batches"),
+    [(1, [10]), (3, [10] * 3), (0.5, [5]), (0.25, [3]), (1.5, [10, 5]), (1.1, [10, 1])],
+)
+def test_a_fraction_of_an_epoch_takes_its_first_batches(epochs, batches):
+    found = bounds_by_epoch(98, 10, False, epochs)
+    assert found == [batch_bounds(98, 10, False)[:count] for count in batches]
 
 
 def make_samples(count=23, total=40, labelled=True, **pixels):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from torch import nn
 
 import protofl as pf
 from protofl.records.layout import architectures_in
@@ -36,6 +37,28 @@ def architectures_of():
 def lines(run):
     times = ("seconds", "time")
     return [{k: v for k, v in row.items() if k not in times} for row in run.record]
+
+
+@pytest.mark.parametrize("server", ["", "the server's net too"])
+def test_the_option_norm_of_a_group(server):
+    given = {"models": "htfe2", "dataset": "digits", "subset": 300, "clients": 2, "public": 20}
+    given |= {"method": "fedpkd" if server else "fedavg", "architectures": "resnet18,resnet18"}
+    plans = [
+        pf.backends.Plan.make(given | {"options": {"models": {"norm": norm}}})
+        for norm in ("batch", "group")
+    ]
+    for plan, norm in zip(plans, (nn.BatchNorm2d, nn.GroupNorm), strict=True):
+        built = [plan.initial_model(0, 0)]
+        built += [plan.info.build(plan.info.server_architecture, 0)] if server else []
+        for model in built:
+            found = {type(m) for m in model.modules() if "Norm" in type(m).__name__}
+            assert found == {norm}
+    assert plans[1].choices["model-group"].dump()["norm"] == "group"
+
+
+def test_a_group_without_batch_norm_refuses_another_norm():
+    with pytest.raises(pf.UsageError, match="no net of cnn4 has BatchNorm"):
+        pf.run("fedavg", models="cnn4", dataset="digits", set={"models.norm": "group"})
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import pytest
 import torch
 from runtime_toys import install, lines_of, make_plan, open_federation, train, without_times
@@ -9,7 +11,8 @@ from slowness import quick
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.data.batches import batch_bounds
+from protofl.data.batches import LEAST, batch_bounds
+from protofl.federation.round.round_stages import Workload
 
 EVENTS = []
 
@@ -143,6 +146,36 @@ def test_epochs_and_samples_of_phases():
         assert steps[client, "distil"] == 3 * 20
     assert set(lines[0]["loss_terms"]) == {"ce", "distil"}
     assert line["train_loss"] == pytest.approx(sum(line["loss_terms"].values()))
+
+
+@pytest.mark.parametrize("epochs", [0.5, 1.5])
+@pytest.mark.parametrize("engine", ["eager", "vmapped"])
+def test_fractions_of_epochs_equal_a_plain_loop(engine, epochs):
+    """A half is the first half of the batches of an epoch's shuffle, rounded up."""
+    plan = make_plan("local", models="toy1", engine=engine, local_epochs=epochs, batch_size=7)
+    federation, samples, losses = open_federation(plan), [], []
+    line, _ = federation.round(0)
+    for client in range(4):
+        model, rows = plan.initial_model(client, 0), plan.split(0).train(client)
+        data, batches = plan.samples(rows, False), []
+        for epoch in range(ceil(epochs)):
+            drawn = pf.random_stream(0, "order", "private", 0, client, epoch)
+            batches += torch.split(torch.randperm(len(rows), generator=drawn), 7)
+        per_epoch = ceil(len(rows) / 7)
+        assert len(rows) % 7 >= LEAST and per_epoch % 2
+        for index in batches[: ceil(epochs * per_epoch)]:
+            loss = cross_entropy(model(data.inputs(index)), data.y[index])
+            gradients = torch.autograd.grad(loss, [*model.parameters()])
+            with torch.no_grad():
+                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                    parameter -= 0.1 * gradient
+            samples.append(len(index))
+            losses.append(float(loss.detach()))
+        trained = federation.pool.client(client).model
+        torch.testing.assert_close(trained.state_dict(), model.state_dict())
+    assert Workload(plan, 0).training(0) == ceil(epochs * per_epoch)
+    mean = sum(n * loss for n, loss in zip(samples, losses, strict=True)) / sum(samples)
+    assert line["train_loss"] == pytest.approx(mean, rel=1e-5)
 
 
 def test_losses_are_weighted_by_the_samples_of_all_phases():

@@ -23,6 +23,7 @@ def said(**given):
         ({"clients": True}, "clients is true, expected a number"),
         ({"rounds": 10**20}, "--rounds 100000000000000000000 is not possible"),
         ({"local_epochs": 10**20}, "--local-epochs 100000000000000000000 is not possible"),
+        ({"local_epochs": 0}, "--local-epochs 0 is not possible: Input should be greater than 0"),
         ({"subset": "1e400"}, "--subset 1e400 is not possible"),
         ({"lr": False}, "lr is false, expected a number"),
         ({"dataset": True}, "dataset is true, expected a number or a text"),

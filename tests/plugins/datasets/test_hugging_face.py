@@ -138,6 +138,14 @@ def test_texts_by_a_tokenizer(tmp_path):
     assert "cannot be loaded" in failure(root, tokenizer=str(tmp_path)).what
 
 
+def test_a_script_is_refused_with_the_way_to_its_parquet_files(monkeypatch):
+    def load_dataset(name, configuration):
+        raise RuntimeError("Dataset scripts are no longer supported, but found plays.py")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert failure("owner/plays").do.endswith("--set dataset.revision=refs/convert/parquet")
+
+
 def test_lists_of_numbers(tmp_path):
     x = rng.normal(size=(8, 2))
     made = {"x": x.tolist(), "label": [0, 3] * 4}

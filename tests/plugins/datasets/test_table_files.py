@@ -363,6 +363,10 @@ GOOD = "a,b,grade\n1,x,u\n2,y,v\n3,x,u\n4,y,v\n"
         (GOOD.replace("2,y", "old,y"), "column 'a' mixes numbers and texts: 1 of 4 rows"),
         (GOOD.replace("2,y", '"2,5",y'), "'2,5' in row 2: a decimal comma"),
         ("a;b;grade\n1,5;x;u\n2,5;y;v\n", "--set dataset.decimal=,"),
+        (GOOD.replace("2,y", "1_000,y"), "'1_000' in row 2: a number with underscores"),
+        (GOOD.replace("2,y", "٢,y"), "'٢' in row 2: a number with underscores, or with digits"),
+        (GOOD.translate(str.maketrans("1234", "١٢٣٤")), "--set dataset.categories=a"),
+        (GOOD.replace("2,y", "9" * 400 + ",y"), f"column 'a' has {'9' * 40} in row 2, infinity"),
         ("a;b;grade\n1,500;x;u\n2,500;y;v\n", "if the comma is between thousands"),
         ("a;b;grade\n12,345.6;x;u\n2,500.0;y;v\n", "'12,345.6' in row 1: commas between thousands"),
         (GOOD.replace("x", "ö").encode("utf-16"), "dataset.encoding=utf-16, as its first bytes"),
@@ -391,6 +395,34 @@ def test_files_that_are_refused(tmp_path, content, words):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     text = refused(path)
     assert words in text, text
+
+
+def test_two_unicode_forms_are_one_name(tmp_path):
+    places = ("caf\u00e9", "cafe\u0301", "the")
+    rows = [f"{i},{places[i % 3]},{'xy'[i // 2 % 2]}\n" for i in range(42)]
+    text = "".join(["n,place,grade\n", *rows])
+    assert decode_text(tmp_path, text).x.shape == (42, 3)
+    assert decode_text(tmp_path, text, label="place").classes == ["caf\u00e9", "the"]
+    named = decode_text(tmp_path, text, client="place")
+    assert {*named.columns["place"]} == {"caf\u00e9", "the"}
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_whole_numbers_of_more_than_53_bits(tmp_path, ending):
+    """As a feature they are one number, which a note says; as names of clients they differ."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"n": range(40), "person": [2**60 + i // 20 for i in range(40)]})
+    frame["grade"] = [("x", "y")[i % 2] for i in range(40)]
+    path, plugin = tmp_path / f"a.{ending}", {"csv": Csv, "parquet": Parquet}[ending]
+    if ending == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        pytest.importorskip("pyarrow")
+        frame.to_parquet(path, index=False)
+    assert "column person has numbers up to 1.15292e+18" in decode(path, plugin).note
+    data = decode(path, plugin, client="person")
+    assert {*data.columns["person"]} == {str(2**60), str(2**60 + 1)}
+    assert "numbers up to" not in data.note
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_every_method_equals_eager(method, streams, gpu, tmp_path):
 
 OPTIONS = {
     "momentum": {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.5},
-    "adam": {"optimizer": "adam", "lr": 0.003, "weight_decay": 0.1, "local_epochs": 2},
+    "adam": {"optimizer": "adam", "lr": 0.003, "weight_decay": 0.1, "local_epochs": 1.5},
     "a rate that falls": {"lr_schedule": "exponential", "momentum": 0.5},
     "augmented": {"augment": True},
     "without the last batch": {"drop_last": True, "local_epochs": 2, "shuffle": False},

@@ -57,7 +57,7 @@ OPTIMISERS = {
     "adam": {"optimizer": "adam", "lr": 0.003},
     "decay": {"momentum": 0.5, "weight_decay": 0.1, "clip": 0.5},
     "adam-decay": {"optimizer": "adam", "lr": 0.003, "weight_decay": 0.1},
-    "epochs": {"local_epochs": 3, "momentum": 0.5},
+    "epochs": {"local_epochs": 2.5, "momentum": 0.5},
     "drop-last": {"drop_last": True, "local_epochs": 2},
 }
 

@@ -9,6 +9,7 @@ import torch
 from slow_equations import mean, mean_cross_entropy, numbers
 
 import protofl as pf
+from protofl.data.batches import batch_bounds
 from protofl.testing import toy as toyfed
 from protofl_plugins.methods.fpl import FPL
 from protofl_plugins.shared.clusters import contrast, finch
@@ -182,7 +183,7 @@ def test_prototypes_of_the_last_epoch(toy, randn):
     """The published code empties its lists at the start of each epoch."""
     found = toy("fpl", set={"collect": "online"}, models=ONE_NET)
     record = found.prepare(3)
-    record.steps, record.epochs = 6, 3
+    record.steps, record.epoch_steps = 6, 2
     client = pf.Client(record, "fpl")
     batches = [(randn(5, 36, seed=step), torch.tensor([0, 1, 2, 3, 3])) for step in range(6)]
     for z, y in batches:
@@ -194,10 +195,14 @@ def test_prototypes_of_the_last_epoch(toy, randn):
     torch.testing.assert_close(sent["prototypes"], wanted)
 
 
-def test_a_client_knows_the_epochs_of_its_phase(toy):
-    found = toy("fpl", models=ONE_NET, local_epochs=3)
+@pytest.mark.parametrize("epochs", [3, 1.5, 0.5])
+def test_a_client_knows_the_steps_of_an_epoch(toy, epochs):
+    found = toy("fpl", models=ONE_NET, local_epochs=epochs, batch_size=7)
     found.rounds(1)
-    assert {pf.Client(found.client(n), "fpl").epochs for n in range(4)} == {3}
+    client = found.client(0)
+    batches = len(batch_bounds(len(client.train), 7, False))
+    assert batches > 1
+    assert client.epoch_steps == math.ceil(min(1, epochs) * batches)
 
 
 def test_several_architectures_are_refused(toy):

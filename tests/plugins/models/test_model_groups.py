@@ -8,6 +8,7 @@ from torch import nn
 
 import protofl as pf
 from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.models.architecture import with_group_norm
 from protofl.hooks.plugin.members import choose
 
 HTFE8 = "cnn4 googlenet mobilenet_v2 resnet18 resnet34 resnet50 resnet101 resnet152"
@@ -170,6 +171,48 @@ def test_weights_are_those_of_the_seed(groups, name):
         assert not torch.equal(same["head.weight"], other["head.weight"])
         first = next(iter(same))
         assert not torch.equal(same[first], other[first])
+
+
+NORMED = (
+    "htfe2",
+    "fedpkd-het",
+    "cnn1d",
+    "torchvision:densenet121,mnasnet0_5,shufflenet_v2_x0_5",
+    "widths:resnet10@1,0.3",
+    "depths:resnet10@4,1",
+)
+
+
+@pytest.mark.parametrize("text", NORMED)
+def test_group_norm_replaces_batch_norm_and_nothing_else(text):
+    """A group of one number would be 0: torch refuses it for one sample."""
+    choice = choose(Registry(), "model-group", text, {"norm": "group"})
+    kind, shape = choice.plugin.kinds[0], (2, 30) if text == "cnn1d" else (3, 32, 32)
+    sample, groups = pf.datasets.SampleSpec(shape, kind), set()
+    for architecture in choice.call("architectures"):
+        torch.manual_seed(0)
+        plain = architecture.build(sample, 10, 64)
+        torch.manual_seed(0)
+        normed = with_group_norm(architecture).build(sample, 10, 64)
+        layers = dict(normed.named_modules())
+        for name, layer in plain.named_modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                found, c = layers[name], layer.num_features
+                assert type(found) is nn.GroupNorm and (found.num_channels, found.eps) == (
+                    c,
+                    layer.eps,
+                )
+                allowed = [n for n in range(1, 33) if c % n == 0 and 2 * n <= c] or [1]
+                assert found.num_groups == max(allowed)
+                groups.add(found.num_groups)
+            elif not [*layer.children()]:
+                assert type(layers[name]) is type(layer)
+        drawn = dict(plain.named_parameters())
+        found = dict(normed.named_parameters())
+        assert [*found] == [*drawn] and all(torch.equal(found[n], drawn[n]) for n in drawn)
+        assert not [*normed.buffers()]
+        assert normed.features(torch.randn(1, *shape)).isfinite().all()
+    assert groups
 
 
 def test_fedpkd_parameters(groups):

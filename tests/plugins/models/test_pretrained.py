@@ -215,6 +215,8 @@ def changed(change):
         (changed(lambda w: w | {"conv1.1.bias": torch.full((24,), torch.nan)}), "has NaN"),
         (changed(lambda w: {k: v for k, v in w.items() if k != "conv1.1.bias"}),
          "conv1.1.bias is missing"),
+        (changed(lambda w: {f"module.{k}": v for k, v in w.items()}),
+         "conv1.0.weight is missing\nremove 'module.' from the names"),
     ],
 )  # fmt: skip
 def test_files_that_do_not_fit(write, message, build, net, tmp_path):

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from protofl.data.batches import Samples, batch_bounds, training_batches, training_table
+from protofl.data.batches import Samples, bounds_by_epoch, training_batches, training_table
 from protofl.errors import RunFailure, error_context, error_text
 from protofl.federation.clients.train_job import TrainJob
 from protofl.federation.jobs.jobs import Evaluate, Reply, Train, TrainReply
@@ -215,8 +215,9 @@ class Trainer:
         plan, settings = self._plan, self._plan.settings
         samples = self._samples(state, phase, client)
         epochs = 1 if plan.dry else (phase.epochs or settings.local_epochs)
-        bounds = batch_bounds(len(samples), settings.batch_size, settings.drop_last)
-        state.steps, state.epochs = epochs * len(bounds), epochs
+        bounds = bounds_by_epoch(len(samples), settings.batch_size, settings.drop_last, epochs)
+        sizes = [stop - start for epoch in bounds for start, stop in epoch]
+        state.steps, state.epoch_steps = len(sizes), len(bounds[0])
         keys = ("before-training", state.round, state.id, phase.name)
         place = f"before_training, client {state.id}, round {state.round}"
         with global_stream(state.seed, *keys), error_context(place), torch.no_grad():
@@ -246,7 +247,7 @@ class Trainer:
             phase=phase,
             batch_size=settings.batch_size,
             drawn=lambda: training_batches(samples, **order),
-            sizes=[stop - start for start, stop in bounds] * epochs,
+            sizes=sizes,
             table=lambda: training_table(samples, **order),
             client_state=state,
             weight_decay=settings.weight_decay,
@@ -256,7 +257,7 @@ class Trainer:
             augment=order["augment"],
             checks=plan.checks_steps,
         )
-        return job, epochs * bounds[-1][1]
+        return job, sum(sizes)
 
     def _samples(self, state: ClientState, phase: Phase, client: Client) -> Samples:
         samples = state.train if phase.data == "private" else state.public

@@ -55,7 +55,7 @@ class TrainJob:
         weight_decay: Weight decay; None for the optimiser's own.
         optimizer_options: The optimiser's further arguments.
         scheduled: Whether learning rates are others in other rounds.
-        epochs: Passes over the phase's data; one in the dry run.
+        epochs: Passes over the phase's data, perhaps a fraction; one in the dry run.
         augment: Whether `drawn` shifts and flips images at random.
         checks: True in the dry run: an engine that replays steps runs the code of every step, and
             raises `NotReplayable` if a replay would compute something else (see `StepTrace`).
@@ -81,7 +81,7 @@ class TrainJob:
     weight_decay: float | None = None
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     scheduled: bool = False
-    epochs: int = 1
+    epochs: float = 1
     augment: bool = False
     checks: bool = False
 

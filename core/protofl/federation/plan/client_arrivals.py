@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def count_unseen(clients: int, unseen: float) -> int:
 
 def tuning_epochs(settings: Any) -> int | None:  # noqa: ANN401 - the options of a run
     """Return ``--fine-tune``, with its default if clients are unseen."""
-    usual: int | None = TUNING * settings.local_epochs if settings.unseen else None
+    usual: int | None = ceil(TUNING * settings.local_epochs) if settings.unseen else None
     fine_tune: int | None = settings.fine_tune
     return usual if fine_tune is None else fine_tune
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
+from torch.nn import GroupNorm
+
 from protofl.data.dataset import Dataset
 from protofl.data.spec import ModelInput, SampleSpec
 from protofl.errors import Refused, UsageError
@@ -14,7 +16,7 @@ from protofl.federation.plan.client_arrivals import check_arrivals, count_unseen
 from protofl.federation.plan.run_data import model_input_for
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.malicious import check_attacks
-from protofl.hooks.models.architecture import Architecture, places_of
+from protofl.hooks.models.architecture import Architecture, places_of, with_group_norm
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.plugin.providers import Baseline
@@ -37,6 +39,10 @@ def run_info(
     unseen = count_unseen(settings.clients, settings.unseen)
     architectures: list[Architecture] = group.call("architectures")
     first, further = architectures[0].name, group.call("server_architectures") or []
+    if getattr(group.config, "norm", "batch") == "group":
+        architectures, further = (
+            [*map(with_group_norm, each)] for each in (architectures, further)
+        )
     listed, used = settings.architectures, [*range(min(settings.clients, len(architectures)))]
     numbers = places_of(listed, architectures, settings.clients) if listed else []
     used = sorted({*numbers}) or used
@@ -200,6 +206,14 @@ def checked(settings: Settings, info: RunInfo, data: Dataset, sampling: type) ->
         raise UsageError(
             "--augment changes images in each pass, and keep_features computes features once",
             do="leave one of them out",
+        )
+    built = map(info.unset_model, info.architectures)
+    if settings.options.get("models", {}).get("norm") == "group" and not any(
+        isinstance(layer, GroupNorm) for model in built for layer in model.modules()
+    ):
+        raise UsageError(
+            f"--set models.norm=group: no net of {settings.models} has BatchNorm",
+            do="leave it out, or choose other models",
         )
     if data.elsewhere:
         from protofl.data.remote_data import check_remote_data

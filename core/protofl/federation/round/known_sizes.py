@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from math import ceil
 from statistics import median
 from typing import Any
 
@@ -84,7 +85,7 @@ class KnownSizes:
                 if phase.data == "private" and private_size is None:
                     return None
                 size = private_size if phase.data == "private" else self._public
-                total += (phase.epochs or self._plan.settings.local_epochs) * (size or 0)
+                total += ceil(phase.epochs or self._plan.settings.local_epochs) * (size or 0)
         return total
 
     # --- checks ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TypeVar
 
-from protofl.data.batches import batch_bounds
+from protofl.data.batches import bounds_by_epoch
 from protofl.data.tasks import CONTINUOUS
 from protofl.federation import events
 from protofl.federation.jobs.jobs import (
@@ -54,9 +54,9 @@ class Workload:
         self._public = 0 if public is None else len(public)
 
         @cache
-        def batches(samples: int) -> int:
-            bounds = batch_bounds(samples, plan.settings.batch_size, plan.settings.drop_last)
-            return len(bounds)
+        def batches(samples: int, epochs: float) -> int:
+            size, drop_last = plan.settings.batch_size, plan.settings.drop_last
+            return sum(map(len, bounds_by_epoch(samples, size, drop_last, epochs)))
 
         self._batches = batches
 
@@ -64,8 +64,9 @@ class Workload:
         """Return the mini-batches on which a client trains in a round."""
         train_size, epochs = int(self._split.train_sizes[client]), self._plan.settings.local_epochs
         return sum(
-            (phase.epochs or epochs)
-            * self._batches(train_size if phase.data == "private" else self._public)
+            self._batches(
+                train_size if phase.data == "private" else self._public, phase.epochs or epochs
+            )
             for phase in self._phases
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from protofl.data.batches import batch_bounds
+from protofl.data.batches import bounds_by_epoch
 from protofl.federation.clients.host import Host
 from protofl.federation.jobs.jobs import TrainReply
 from protofl.federation.plan.plan import Plan
@@ -75,13 +75,13 @@ class VirtualClock:
         host = Host(plan)
         self._flops = [host.client(client).forward_flops() for client in plan.info.examples]
         # Epochs of its own samples that a client trains in any case before its upload.
-        self._epochs = sum(
+        self._epochs = [
             phase.epochs or settings.local_epochs
             for phase in plan.composition.phases(plan.info)
             if (phase.when, phase.data, phase.needs) == ("before_upload", "private", None)
             and phase.rows is None
             and plan.composition.terms_of(phase)
-        )
+        ]
         self._deadline = settings.deadline or math.inf
         self.leaves_out = bool(
             settings.deadline or settings.over_select or self._device_model.comes_and_goes
@@ -204,8 +204,9 @@ class VirtualClock:
             downloads: The seconds of its downloads.
         """
         settings, samples = self._plan.settings, self._plan.split(self._trial).train_sizes[client]
-        bounds = batch_bounds(int(samples), settings.batch_size, settings.drop_last)
-        training = self.training(client, self._epochs * bounds[-1][1])
+        limits = int(samples), settings.batch_size, settings.drop_last
+        bounds = [each for epochs in self._epochs for each in bounds_by_epoch(*limits, epochs)]
+        training = self.training(client, sum(epoch[-1][1] for epoch in bounds))
         return sum((*downloads, training, self.device(client).seconds_up(0)))
 
     def _is_hopeless(self, client: int) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -162,6 +162,36 @@ def has_batch_norm(
     """Return True if a net has BatchNorm layers."""
     model = unset_model(architecture, sample, num_classes, feature_dim)
     return any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
+def with_group_norm(architecture: Architecture) -> Architecture:
+    """Return an architecture with `torch.nn.GroupNorm` in place of all BatchNorm layers.
+
+    A layer of c channels has as many groups as the largest divisor of c that is at most 32, the
+    default of Wu and He ("Group Normalization", ECCV 2018), and at most c/2: a map of one pixel
+    has one number for each channel, and a group of one number is normalised to 0. All initial
+    weights stay, γ and β too.
+    """
+    return replace(architecture, build=partial(_with_group_norm, architecture.build))
+
+
+def _with_group_norm(
+    build: Callable[[SampleSpec, int, int], SplitModel],
+    sample: SampleSpec,
+    num_classes: int,
+    feature_dim: int,
+) -> SplitModel:
+    model = build(sample, num_classes, feature_dim)
+    for parent in [*model.modules()]:
+        for name, layer in parent.named_children():
+            if isinstance(layer, _BatchNorm):
+                channels = layer.num_features
+                most = max(1, min(32, channels // 2))
+                groups = max(n for n in range(1, most + 1) if channels % n == 0)
+                norm = nn.GroupNorm(groups, channels, layer.eps, layer.affine)
+                norm.weight, norm.bias = layer.weight, layer.bias
+                setattr(parent, name, norm)
+    return model
 
 
 class _SkipInit(TorchFunctionMode):

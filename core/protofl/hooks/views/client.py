@@ -185,9 +185,9 @@ class Client(Learner[ConfigT], StatefulView):
         return self._of_samples("steps").steps
 
     @property
-    def epochs(self) -> int:
-        """Epochs of the current phase."""
-        return self._state.epochs
+    def epoch_steps(self) -> int:
+        """Mini-batches of a whole epoch of the current phase, or of its part of an epoch."""
+        return self._state.epoch_steps
 
     # --- further modules ----------------------------------------------------------------------
 

@@ -199,7 +199,7 @@ class ClientState(SideState):
     scores_all_classes: bool = False
     model: SplitModel
     steps: int = 0
-    epochs: int = 1
+    epoch_steps: int = 0
     domain: int | None = None
     variance: float = 1.0
     secret: bytes = field(default=b"", repr=False)

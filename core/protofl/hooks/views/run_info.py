@@ -28,7 +28,7 @@ class Phase:
     Attributes:
         name: The name of the phase, in hooks ``batch.phase``.
         data: ``private`` or ``public``.
-        epochs: Passes over the data; None for the run's ``--local-epochs``.
+        epochs: Passes over the data, perhaps a fraction; None for the run's ``--local-epochs``.
         when: ``before_upload``, or ``after_server``: the participants get this round's
             download, train, and are then evaluated with it.
         needs: A key of the download; without it the phase is skipped (round 0).
@@ -43,7 +43,7 @@ class Phase:
 
     name: str = "private"
     data: str = "private"
-    epochs: int | None = None
+    epochs: float | None = None
     when: str = "before_upload"
     needs: str | None = None
     rows: str | None = None
@@ -128,7 +128,7 @@ class RunInfo:
     public: int
     rounds: int
     batch_size: int
-    local_epochs: int
+    local_epochs: float
     class_names: tuple[str, ...] = ()
     server_architectures: tuple[Architecture, ...] = ()
     server_architecture: str = "resnet56"

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 import pydantic
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer
 from pydantic.fields import FieldInfo
 
 from protofl.errors import unknown
@@ -19,6 +19,7 @@ from protofl.system.options.parsing import (
     read_names,
     read_rounds,
     read_share,
+    whole_number,
 )
 
 MEASURES = ("train-accuracy", "global-accuracy", "public-logits", "flops")
@@ -48,6 +49,10 @@ def _known(value: Any, known: Sequence[str], noun: str) -> Any:  # noqa: ANN401 
 
 
 Share = Annotated[float, BeforeValidator(read_share)]
+
+Epochs = Annotated[
+    float, AfterValidator(whole_number), PlainSerializer(whole_number, return_type=Any)
+]
 
 Rounds = Annotated[int, BeforeValidator(read_rounds)]
 

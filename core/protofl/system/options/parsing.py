@@ -142,6 +142,11 @@ def read_share(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
         return value
 
 
+def whole_number(value: float) -> float:
+    """Return 2.0 as 2, as whole numbers are recorded; other values unchanged."""
+    return int(value) if value == int(value) else value
+
+
 def read_names(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
     """Return ``A,B`` as a list of unique names; other values unchanged."""
     parts = value.split(",") if isinstance(value, str) else value

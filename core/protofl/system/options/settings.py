@@ -10,6 +10,7 @@ from pydantic import AfterValidator, ConfigDict, PositiveInt
 from protofl.system.files.atomic import default_data_dir
 from protofl.system.options.option import (
     MEASURES,
+    Epochs,
     Joins,
     KeptRounds,
     Labels,
@@ -82,7 +83,7 @@ class Settings(Strict):
     )
     fine_tune: int | None = federation(
         None, "Epochs for which unseen clients are trained at the end",
-        usual="10 times --local-epochs", ge=0, le=1_000_000
+        usual="10 times --local-epochs, rounded up", ge=0, le=1_000_000
     )
     join_round: Joins = federation(
         None, "Rounds from which further clients take part, and the share of clients that join",
@@ -123,8 +124,9 @@ class Settings(Strict):
     )
 
     # --- local training ---
-    local_epochs: int = training(
-        1, "Epochs of the private phase E", step_time=False, common=True, ge=1, le=1_000_000
+    local_epochs: Epochs = training(
+        1, "Epochs of the private phase E; 0.5: the first half of the mini-batches",
+        step_time=False, common=True, gt=0, le=1_000_000
     )
     batch_size: int = training(10, "Samples per mini-batch", common=True, ge=1, le=1_000_000_000)
     optimizer: Annotated[str, AfterValidator(str.lower)] = training(

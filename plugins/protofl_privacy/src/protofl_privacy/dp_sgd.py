@@ -10,10 +10,10 @@ Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, Algorithm 1, 
 
 Neighbours differ in one sample that is added to or removed from one client. Everything that the
 server may see of n, the client's number of samples, must be noisy or public. So q is an option, a
-round has epochs · round(1/q) steps whatever n is, and B is ``--batch-size`` and not q·n. Momentum,
-weight decay, Adam, ``--clip`` and schedules of learning rates work on g̃, and cost nothing. All
-parameters of a phase, also those of a method's own modules, are clipped together. `accountant` has
-ε after T steps.
+round has epochs · round(1/q) steps, rounded up, whatever n is, and B is ``--batch-size`` and not
+q·n. Momentum, weight decay, Adam, ``--clip`` and schedules of learning rates work on g̃, and cost
+nothing. All parameters of a phase, also those of a method's own modules, are clipped together.
+`accountant` has ε after T steps.
 
 **Covered** is everything that is computed from weights, from downloads and from public data:
 ``model/*``, ``head/*``, ``extractor/*``, adapters, updates of them, and scores of public samples.
@@ -35,6 +35,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from math import ceil
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -100,7 +102,7 @@ class DPSGD(Budgeted):
         )
         deviation = self.noise_multiplier(client) * config.clip
         losses, count = dict[str, Tensor](), 0
-        for _ in range(1 if job.checks else job.epochs * steps_of(config.rate)):
+        for _ in range(1 if job.checks else steps_of(config.rate, job.epochs)):
             rows = poisson_sample(len(samples), config.rate, chance.uniform)
             if job.checks:  # the dry run: a step with two samples
                 rows = torch.arange(min(2, len(samples)))
@@ -146,14 +148,14 @@ UNIFORM = (
 )
 
 
-def steps_of(rate: float) -> int:
-    """Return the steps of an epoch: 1/q, rounded."""
-    return max(1, round(1 / rate))
+def steps_of(rate: float, epochs: float) -> int:
+    """Return the steps of some epochs, rounded up; one epoch has 1/q steps, rounded."""
+    return ceil(Fraction(str(epochs)) * max(1, round(1 / rate)))
 
 
 def _steps_of_round(view: View) -> int:
-    epochs = sum(phase.epochs or 0 for phase in view.phases if phase.data == "private")
-    return epochs * steps_of(view.config.rate)
+    rate, phases = view.config.rate, (p for p in view.phases if p.data == "private")
+    return sum(steps_of(rate, phase.epochs or 0) for phase in phases)
 
 
 # --- what is refused ------------------------------------------------------------------------------
