@@ -227,7 +227,7 @@ def test_a_column_with_one_value_in_a_clients_training_rows_is_0_in_its_test_row
         few = [note for note in plan.all_notes if "too few training rows" in note]
         assert len(few) == (statistics == "client")
         if few:
-            assert "of their own: 1;" in few[0] and "such a client: pressure;" in few[0]
+            assert "own statistics: 1;" in few[0] and "such a client: pressure;" in few[0]
             assert few[0].endswith("--set dataset.statistics=global")
 
 
