@@ -45,6 +45,8 @@ DOORS = {
     "protofl.runs.lifecycle.resumption": "resume",
     "protofl.runs.lifecycle.tracking": "track",
     "protofl.federation.round.observer": "observe",
+    "protofl.federation.round.schedules": "timing",
+    "protofl.federation.time.virtual_clock": "devices",
     "protofl_plugins.backends.process": "backend=process",
     "protofl_plugins.engines.cuda_graphs": "engine=cuda-graphs",
 }

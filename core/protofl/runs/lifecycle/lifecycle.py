@@ -19,7 +19,6 @@ from protofl.federation.jobs.pool_interface import Pool, Starting, keep_files
 from protofl.federation.plan.plan import Plan
 from protofl.federation.round.federation import Federation
 from protofl.federation.round.participation import Participation
-from protofl.federation.round.schedules import check_pool
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
 from protofl.records.layout import (
@@ -219,7 +218,10 @@ class _Lifecycle:
         )
         try:
             check_place(plan, pool)
-            check_pool(plan, pool)
+            if "open_schedule" in plan.choices["schedule"].hooks:
+                from protofl.federation.round.schedules import check_pool
+
+                check_pool(plan, pool)
         except UsageError:
             pool.close()
             raise

@@ -10,7 +10,6 @@ from protofl.federation.plan.plan import Plan
 from protofl.federation.plan.store_choice import about_samples, choose_store
 from protofl.federation.round.participation import check_participation
 from protofl.federation.round.round_totals import check_measures
-from protofl.federation.round.schedules import check_schedule
 from protofl.runs.request.request import Request
 from protofl.runs.results.kept_weights import check_kept_weights
 from protofl.system.torch_state import standard_torch
@@ -45,7 +44,10 @@ def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None
     plan.split(0)  # data that can't be split this way are found before there is a folder
     check_measures(plan)
     check_participation(plan)
-    check_schedule(plan)
+    if "open_schedule" in plan.choices["schedule"].hooks:
+        from protofl.federation.round.schedules import check_schedule
+
+        check_schedule(plan)
     check_kept_weights(plan)
     if observes(plan):
         from protofl.federation.round.observer import check_observing
