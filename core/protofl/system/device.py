@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 
 from protofl.errors import UsageError
-from protofl.system.pooling_gradients import repeatable_pooling
 from protofl.system.transfers import has_streams, module_of
 
 USE = "use auto, cpu, cuda, cuda:N, several GPUs as cuda:0,cuda:1, cuda:all, or mps"
@@ -234,6 +233,8 @@ def deterministic_kernels(enabled: bool) -> Iterator[None]:
     if not enabled:
         yield
         return
+    from protofl.system.pooling_gradients import repeatable_pooling
+
     os.environ.setdefault(WORKSPACE, ":4096:8")
     with repeatable_pooling():
         if torch.are_deterministic_algorithms_enabled():

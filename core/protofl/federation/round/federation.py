@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.federation import events
-from protofl.federation.clients.evaluation import NoObserver, counts_in, figures_of, odd_counts
+from protofl.federation.clients.evaluation import NoObserver, counts_in, figures_of
 from protofl.federation.jobs import jobs
 from protofl.federation.jobs.pool_interface import (
     ClientFiles,
@@ -264,6 +264,8 @@ class Federation:
                     predictions.take(client, counts)
                 totals.add_score(client, reply, counts)
         if skip:
+            from protofl.federation.round.outliers import odd_counts
+
             tests = {client: count for client, (_, count) in totals.scores.items()}
             arguments = self.plan.metrics, totals.counts, tests, self.plan.info.num_classes
             for client, odd in odd_counts(*arguments, self.plan.data.task).items():

@@ -23,7 +23,6 @@ from protofl.federation.round.known_sizes import KnownSizes
 from protofl.federation.round.round_stages import Stages
 from protofl.federation.round.round_totals import Totals, measured
 from protofl.hooks.models.optimisers import Groups, make_optimizer
-from protofl.hooks.transport.outliers import outliers, unusual_norms
 from protofl.hooks.transport.payload_validation import UploadValidation
 from protofl.hooks.transport.rules import (
     Fault,
@@ -109,6 +108,8 @@ class ServerSide:
         """
         settings, result = self._plan.settings, self.sizes.faults(uploads)
         if settings.on_bad_upload == "skip" and not settings.malicious and not self.state.dry:
+            from protofl.federation.round.outliers import unusual_norms
+
             result |= unusual_norms({c: u for c, u in uploads.items() if c not in result})
         return result
 
@@ -322,7 +323,11 @@ def book_losses(
         plan: The run.
         stages: Tells the user lines.
     """
-    odd = odd_losses(replies) if plan.settings.on_bad_upload == "skip" else {}
+    odd: dict[int, str] = {}
+    if plan.settings.on_bad_upload == "skip":
+        from protofl.federation.round.outliers import odd_losses
+
+        odd = odd_losses(replies)
     for client, reply in replies.items():
         for term in diverged(reply.sums):
             stages.note(f"client {client}: its {term} loss is NaN or infinite")
@@ -332,28 +337,6 @@ def book_losses(
         else:
             totals.add_losses(reply)
 
-
-def odd_losses(replies: Mapping[int, TrainReply]) -> dict[int, str]:
-    """Return the losses that would decide the mean over clients: {client: in words}."""
-    result = {
-        client: f"a {terms[0]} loss of NaN or infinity"
-        for client, reply in replies.items()
-        if (terms := diverged(reply.sums))
-    }
-    each: dict[str, dict[int, float]] = {}
-    for client, reply in replies.items():
-        for term, total in reply.sums.items() if client not in result else ():
-            each.setdefault(term, {})[client] = abs(total) / max(reply.samples, 1)
-    for term, means in each.items():
-        for client, (mean, usual) in outliers(means, FAR_LOSS).items():
-            if mean > FAR_LOSS:  # a median may be tiny
-                description = f"a {term} loss of {mean:.3g} per sample, others of about {usual:.3g}"
-                result.setdefault(client, description)
-    return result
-
-
-FAR_LOSS = 1000.0
-"""Largest ratio of a client's mean loss to the median over clients."""
 
 CHUNK = 128
 """Samples that are scored together; rounding depends on it, so it is fixed."""
