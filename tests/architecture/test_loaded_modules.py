@@ -47,6 +47,9 @@ DOORS = {
     "protofl.federation.round.observer": "observe",
     "protofl.federation.round.schedules": "timing",
     "protofl.federation.time.virtual_clock": "devices",
+    "protofl.federation.pools.dispatcher": "backend=process",
+    "protofl.federation.round.outliers": "on_bad_upload",
+    "protofl.system.profile": "profile",
     "protofl_plugins.backends.process": "backend=process",
     "protofl_plugins.engines.cuda_graphs": "engine=cuda-graphs",
 }

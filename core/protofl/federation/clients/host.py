@@ -29,11 +29,11 @@ from protofl.hooks.transport.rules import printable
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.wire.payload import BadUpload, Payload
+from protofl.system.clocks import UNPROFILED, Clock
 from protofl.system.device import compute_threads
 from protofl.system.files.atomic import disk_errors
 from protofl.system.files.tensors import Packed
 from protofl.system.machine import time_limit
-from protofl.system.profile import Clock, HostProfile
 from protofl.system.randomness import global_stream
 from protofl.system.secret_stream import derived_key
 from protofl.system.torch_state import standard_torch
@@ -140,7 +140,11 @@ class Host:
         self.report: Callable[[str], None] = lambda line: None
         self.one_by_one = plan.dry
         self.secret = secret
-        self._profile = HostProfile(plan.device, plan.settings.profile and not plan.dry)
+        self._profile = UNPROFILED
+        if plan.settings.profile and not plan.dry:
+            from protofl.system.profile import HostProfile
+
+            self._profile = HostProfile(plan.device)
         self._trainer = Trainer(plan, self._profile, self._read)
         self._trial = trial = _Trial()
         self._notes: list[str] = []
@@ -171,7 +175,7 @@ class Host:
                 except RunFailure as error:
                     reply = self._absent(job, error)
         reply.notes += self._new_notes()
-        if self._profile.on and isinstance(job, work.ClientJob):
+        if isinstance(job, work.ClientJob):
             reply.profile = self._profile.job_done()
         return reply
 

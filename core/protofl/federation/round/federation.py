@@ -32,10 +32,10 @@ from protofl.hooks.views.snapshots import unpack_server
 from protofl.hooks.wire.payload import Payload
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
+from protofl.system.clocks import UNPROFILED, NoProfile
 from protofl.system.device import compute_threads
 from protofl.system.files.checksums import Check
 from protofl.system.files.tensors import Packed
-from protofl.system.profile import RunProfile, Sums
 from protofl.system.transfers import has_streams
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Federation:
         plan: The run.
         pool: The hosts.
         progress: Receives every stage and every client that is done.
-        profile: Takes where the time goes; None for a run that is not profiled.
+        profile: Takes where the time goes.
         parked: A folder in which hosts may keep clients on disk; None for one of their own.
         participation: The participants of each round; by default those of the plan.
 
@@ -69,15 +69,14 @@ class Federation:
         pool: Pool,
         progress: events.Progress = events.ignore,
         *,
-        profile: RunProfile | None = None,
+        profile: NoProfile = UNPROFILED,
         parked: Path | None = None,
         participation: Participation | None = None,
     ) -> None:
         self.plan, self.pool = plan, pool
         self.elsewhere = isinstance(pool, ClientFiles)
         self._parked = None if parked is None or self.elsewhere else str(parked)
-        profile = profile or RunProfile()
-        self._sums = profile.sums
+        self._profile = profile
         self._who = participation or Participation(plan)
         self._stages = Stages(plan, pool, progress, profile)
         self.trial = 0
@@ -112,11 +111,10 @@ class Federation:
         """
         self.trial = self._stages.trial = trial
         self._who.start(trial, folder.rows if folder else ())
-        self._server_side = ServerSide(self.plan, trial, self._sums)
+        self._server_side = ServerSide(self.plan, trial, self._profile)
         self.server.learned = deepcopy({**self.learned})
         self._build_validation()
-        arguments = self._server_side, self._stages, self._who
-        self._rounds = Rounds(self.plan, self.pool, *arguments, self._sums)
+        self._rounds = Rounds(self.plan, self.pool, self._server_side, self._stages, self._who)
         self._open_schedule()
         store = self.plan.settings.client_store if has_streams(self.plan.device) else "auto"
         start = jobs.StartTrial(trial, parked=self._parked, store="" if store == "auto" else store)
@@ -201,7 +199,7 @@ class Federation:
             totals.add_domains(self.plan.domains(self.trial))
             totals.samples_per_class = self.plan.balanced_per_class(self.trial)
             self._evaluate_unseen(number, totals)
-        with self._sums.span("end_round", "server"):
+        with self._profile.span("end_round", "server"):
             extra = self._server_side.end_round(totals)
         if self.flops:
             place_of = self.plan.info.place_of
@@ -333,7 +331,6 @@ class Rounds:
         side: The server.
         stages: Orders jobs.
         who: The participants.
-        sums: Takes where the time goes.
 
     Attributes:
         totals: The totals of the current round.
@@ -347,10 +344,9 @@ class Rounds:
         side: ServerSide,
         stages: Stages,
         who: Participation,
-        sums: Sums,
     ) -> None:
         self._plan, self._pool, self._side, self._stages = plan, pool, side, stages
-        self._who, self._sums = who, sums
+        self._who, self._profile = who, stages.profile
         self.totals, self.holders = Totals(), set[int]()
 
     def begin(self, step: int) -> None:
@@ -373,7 +369,7 @@ class Rounds:
         for client, reason in self._who.trained(replies, [*totals.absent]).items():
             totals.leave_out(client, reason)
         came = [client for client in clients if client in replies and client not in totals.absent]
-        with self._sums.span("uploads", "server"):
+        with self._profile.span("uploads", "server"):
             arrived = {client: replies[client] for client in came}
             uploads = admit_uploads(arrived, step, totals, self._side, self._plan, self._stages)
         lied = [client for client, reason in totals.absent.items() if reason == "skipped"]
@@ -400,7 +396,7 @@ class Rounds:
     ) -> dict[int, jobs.TrainReply]:
         """Run local training; a client that holds its download is not sent it again."""
         settings, first = self._plan.settings, when == "before_upload"
-        with self._sums.span("downloads", "server"):
+        with self._profile.span("downloads", "server"):
             lacking = [client for client in clients if client not in self.holders]
             blobs = dict(self._side.downloads(lacking, totals))
             sizes = {client: len(blobs.get(client, b"")) for client in clients}

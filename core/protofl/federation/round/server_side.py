@@ -34,11 +34,11 @@ from protofl.hooks.transport.rules import (
 from protofl.hooks.views.server import Server
 from protofl.hooks.views.server_state import ServerState
 from protofl.hooks.wire.payload import Payload
+from protofl.system.clocks import UNPROFILED, NoProfile
 from protofl.system.device import compute_threads
 from protofl.system.files.tables import finite
 from protofl.system.machine import time_limit
 from protofl.system.options.settings import Settings
-from protofl.system.profile import Sums
 from protofl.system.randomness import global_stream
 from protofl.system.transfers import as_floats, has_streams, keep_apart
 
@@ -52,7 +52,7 @@ class ServerSide:
     Args:
         plan: The run.
         trial: The trial.
-        sums: Takes where the time goes.
+        profile: Takes where the time goes.
 
     Attributes:
         state: State of the server.
@@ -63,9 +63,9 @@ class ServerSide:
     validation: UploadValidation
     sizes: KnownSizes
 
-    def __init__(self, plan: Plan, trial: int, sums: Sums) -> None:
-        self._plan, self._sums, self._trial = plan, sums, trial
-        self.state = _fresh(plan, trial, sums)
+    def __init__(self, plan: Plan, trial: int, profile: NoProfile = UNPROFILED) -> None:
+        self._plan, self._trial = plan, trial
+        self.state = _fresh(plan, trial, profile)
         threads = compute_threads(plan.settings.server_threads)
         stream = global_stream(self.state.seed, "setup-server")
         with threads, stream, self._within("setup_server"):
@@ -184,7 +184,7 @@ class ServerSide:
                 return {}
             for hook in ("server_aggregate", "server_train"):
                 place = self._within(f"{hook}, round {state.round}")
-                with self._sums.span(hook, "server"), place:
+                with state.profile.span(hook, "server"), place:
                     update = composition.call(hook, server=view, uploads=uploads)
                     expect_finite(update, f"{hook} of {' and '.join(composition.makers(hook))}")
                 state.global_state.merge(update)
@@ -235,7 +235,7 @@ class ServerSide:
             return {**mean_accuracy(points, len(test), "server_test_accuracy")}
 
 
-def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerState:
+def _fresh(plan: Plan, trial: int, profile: NoProfile) -> ServerState:
     """Return the state of the server before its set-up."""
     layout = plan.info.architectures[0].channels_last
     split = plan.split(trial)
@@ -251,7 +251,7 @@ def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerState:
         public=plan.public_samples(trial, layout),
         test=test,
         images=plan.images,
-        sums=sums,
+        profile=profile,
         dry=plan.dry,
         replays=plan.choices["engine"].replays and has_streams(plan.device) and not plan.dry,
     )
