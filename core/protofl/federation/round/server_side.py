@@ -21,7 +21,7 @@ from protofl.federation.jobs.jobs import TrainReply
 from protofl.federation.plan.plan import Plan
 from protofl.federation.round.known_sizes import KnownSizes
 from protofl.federation.round.round_stages import Stages
-from protofl.federation.round.round_totals import Totals, measured
+from protofl.federation.round.round_totals import Totals
 from protofl.hooks.models.optimisers import Groups, make_optimizer
 from protofl.hooks.transport.payload_validation import UploadValidation
 from protofl.hooks.transport.rules import (
@@ -189,6 +189,10 @@ class ServerSide:
                     expect_finite(update, f"{hook} of {' and '.join(composition.makers(hook))}")
                 state.global_state.merge(update)
         keep_apart(state.state)
+        if "public-logits" not in self._plan.settings.measure:
+            return {}
+        from protofl.federation.round.public_logits import measured
+
         return measured(self._plan, self._trial, uploads)
 
     @torch.no_grad()
