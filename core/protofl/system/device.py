@@ -63,17 +63,6 @@ def devices_of(text: str) -> tuple[torch.device, ...]:
     return (_checked(text, names[0]), *devices[1:])
 
 
-def device_of(text: str) -> torch.device:
-    """Return the one device that a text names, and check that torch can compute on it.
-
-    Raises:
-        UsageError: As `devices_of`; or the text names several devices.
-    """
-    if names_several(text):
-        raise UsageError(f"--device {text}: one device is expected here", do="name one device")
-    return devices_of(text)[0]
-
-
 def _named(text: str, name: str) -> torch.device:
     """Return the device of a name in a value of ``--device``."""
     try:
