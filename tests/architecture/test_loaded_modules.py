@@ -50,6 +50,12 @@ DOORS = {
     "protofl.federation.pools.dispatcher": "backend=process",
     "protofl.federation.round.outliers": "on_bad_upload",
     "protofl.system.profile": "profile",
+    "protofl.federation.clients.parked": "client_store=memory, beside a GPU",
+    "protofl.federation.plan.client_arrivals": "unseen, join_round",
+    "protofl.federation.round.public_logits": "measure=public-logits",
+    "protofl.federation.round.replay": "participants_from",
+    "protofl.hooks.malicious": "malicious",
+    "protofl.runs.lifecycle.progress_lines": "progress",
     "protofl_plugins.backends.process": "backend=process",
     "protofl_plugins.engines.cuda_graphs": "engine=cuda-graphs",
 }

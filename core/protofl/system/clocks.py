@@ -49,10 +49,6 @@ class NoProfile:
         """Time a round."""
         return nullcontext()
 
-    def stage(self) -> AbstractContextManager[None]:
-        """Time a stage with jobs for workers."""
-        return nullcontext()
-
     def take(self, recorded: str, seconds: Mapping[str, float]) -> None:
         """Add a host's record of a client's job, and the job's seconds by stage."""
 

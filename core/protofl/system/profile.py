@@ -35,7 +35,7 @@ class RunProfile(NoProfile):
         self._own["start"]["plan"] = planning
         self._workers: set[tuple[str, int]] = set()
         self._rounds = 0
-        self._wall = self._window = 0.0
+        self._wall = 0.0
         self._stages: dict[str, float] = defaultdict(float)
         self._phases: dict[str, float] = defaultdict(float)
 
@@ -58,13 +58,6 @@ class RunProfile(NoProfile):
         self._rounds += 1
         self._wall += time.perf_counter() - start
 
-    @contextmanager
-    def stage(self) -> Iterator[None]:
-        """Time a stage with jobs for workers."""
-        start = time.perf_counter()
-        yield
-        self._window += time.perf_counter() - start
-
     def take(self, recorded: str, seconds: Mapping[str, float]) -> None:
         """Add a host's record of a client's job, and the job's seconds by stage."""
         job = json.loads(recorded)
@@ -81,7 +74,8 @@ class RunProfile(NoProfile):
         training = {phase: phases[phase] for phase in order}
         if training:
             training["other"] = max(0.0, self._stages["train"] - sum(training.values()))
-        server = {**self._own["server"], "waiting for workers": self._window}
+        server = {**self._own["server"]}
+        server["waiting for workers"] = server.pop("waiting for workers", 0.0)  # after the server's
         server["other"] = max(0.0, self._wall - sum(server.values()))
         work = self._wall * max(1, len(self._workers))
         return {

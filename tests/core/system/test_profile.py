@@ -172,7 +172,7 @@ def test_workers_time_is_work_and_waiting(clock):
     found = RunProfile()
     with found.round():
         clock.now += 100  # the server prepares
-        with found.stage():
+        with found.span("waiting for workers", "server"):
             clock.now += 500
             found.take(*recorded(8, 200))
             found.take(*recorded(7, 280))

@@ -366,8 +366,9 @@ class Rounds:
         # 2. What each downloads. 3. Local training and upload, wherever the clients live.
         replies = self._train(clients, step, "before_upload", totals)
         # Who would come too late, or not at all, is as if never asked.
-        for client, reason in self._who.trained(replies, [*totals.absent]).items():
-            totals.leave_out(client, reason)
+        if clock := self._who.clock:
+            for client, reason in clock.arrive(replies, [*totals.absent]).items():
+                totals.leave_out(client, reason)
         came = [client for client in clients if client in replies and client not in totals.absent]
         with self._profile.span("uploads", "server"):
             arrived = {client: replies[client] for client in came}
@@ -385,7 +386,8 @@ class Rounds:
         later = Totals(absent=self._who.lost(step, "unfollowed", clients))
         there = [client for client in clients if client not in later.absent]
         replies = self._train(there, step, "after_server", later)
-        self._who.followed(replies)
+        if self._who.clock:
+            self._who.clock.follow(replies)
         totals.add_phases(later)
         self.holders = {client for client in there if client in replies}
         kept_replies = {client: replies[client] for client in sorted(self.holders)}
@@ -400,9 +402,11 @@ class Rounds:
             lacking = [client for client in clients if client not in self.holders]
             blobs = dict(self._side.downloads(lacking, totals))
             sizes = {client: len(blobs.get(client, b"")) for client in clients}
-            idle = self._who.downloading(sizes, when)
+            # Clients that would be absent in virtual time need not train.
+            clock = self._who.clock
+            idle = clock.download(sizes, when) if clock else set()
             skip = settings.on_lost_client == "skip"
-            undo = settings.on_bad_upload == "skip" or self._who.leaves_out
+            undo = settings.on_bad_upload == "skip" or (clock and clock.leaves_out)
             work = [
                 jobs.Train(
                     c,
@@ -410,7 +414,7 @@ class Rounds:
                     when,
                     keep_received=c not in blobs,
                     may_fail=skip,
-                    may_be_undone=skip or (first and undo),
+                    may_be_undone=skip or bool(first and undo),
                     blob=blobs.get(c, b""),
                 )
                 for c in clients

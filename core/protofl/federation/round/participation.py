@@ -55,11 +55,6 @@ class Participation:
 
             self.clock = VirtualClock(plan)
 
-    @property
-    def leaves_out(self) -> bool:
-        """True if clients that have trained may turn out to be absent."""
-        return self.clock is not None and self.clock.leaves_out
-
     def start(self, trial: int, rows: Iterable[Row] = ()) -> None:
         """Start a trial, or continue it after the lines of its record."""
         trial_rows = [row for row in rows if row.trial == trial]
@@ -119,19 +114,6 @@ class Participation:
                 )
             time.sleep(min(PAUSE, left))
         return np.array(sorted(reachable))
-
-    def downloading(self, sizes: Mapping[int, int], when: str) -> set[int]:
-        """Book downloads; return clients that need not train, because they would be absent."""
-        return self.clock.download(sizes, when) if self.clock else set()
-
-    def trained(self, replies: Mapping[int, TrainReply], lost: Iterable[int]) -> dict[int, str]:
-        """Book training; return {client: reason} of clients that are absent after it."""
-        return self.clock.arrive(replies, lost) if self.clock else {}
-
-    def followed(self, replies: Mapping[int, TrainReply]) -> None:
-        """Book training after the server's step."""
-        if self.clock:
-            self.clock.follow(replies)
 
     def lost(self, round: int, figure: str, among: Iterable[int]) -> dict[int, str]:
         """Return {client: reason} of clients that a replayed round lost after the uploads.

@@ -129,7 +129,7 @@ class Stages:
             return -int(sizes[job.client]) * plan.cost(plan.info.architecture_of(job.client))
 
         in_order = sorted(jobs, key=cost)  # costly first; results do not depend on the order
-        with self.profile.stage():
+        with self.profile.span("waiting for workers", "server"):
             yield in_order
 
     def take(
