@@ -95,10 +95,10 @@ class ProtoflLoop:
 
     def collect(self, number: int) -> dict[str, float]:
         """Run local training and uploads."""
-        with self._part(number) as tally:
-            chosen = self._federation.participants(number)
-            self._uploads = self._federation.train_clients(chosen, number, tally)
-        return tally.seconds
+        rounds = self._federation._rounds
+        with self._part(number) as rounds.totals:
+            self._uploads = rounds.collect(number)
+        return rounds.totals.seconds
 
     def serve(self, number: int) -> dict[str, float]:
         """Run the server's hooks."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from protofl.system.device import device_of
+from protofl.system.device import devices_of
 
 TESTS = Path(__file__).parents[1]
 
@@ -26,10 +26,10 @@ torch.cuda.is_available = is_available
 TOYS = """
 import subprocess, sys
 import pytest
-from protofl.system.device import device_of
+from protofl.system.device import devices_of
 
 def test_plain():
-    assert device_of("auto").type == "cpu"
+    assert devices_of("auto")[0].type == "cpu"
 
 def test_subprocess():
     words = "import machine, torch; print(torch.cuda.is_available())"
@@ -37,7 +37,7 @@ def test_subprocess():
 
 @pytest.mark.gpu
 def test_marked():
-    assert device_of("auto").type == "cuda"
+    assert devices_of("auto")[0].type == "cuda"
 """
 
 
@@ -68,7 +68,7 @@ def outcomes(tmp_path):
 
 def test_this_run_sees_the_cpu_alone():
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-    assert device_of("auto").type == "cpu"
+    assert devices_of("auto")[0].type == "cpu"
 
 
 @pytest.mark.slow

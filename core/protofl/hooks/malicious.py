@@ -19,10 +19,8 @@ def malicious_clients(seed: int, clients: int, share: float) -> frozenset[int]:
     Args:
         seed: The trial's seed.
         clients: Clients M.
-        share: The share of malicious clients, at least one client; 0 for none.
+        share: The share of malicious clients, at least one client.
     """
-    if not share:
-        return frozenset()
     drawn = numpy_stream(seed, "malicious").choice(clients, _count(clients, share), replace=False)
     return frozenset(drawn.tolist())
 
@@ -75,8 +73,6 @@ def checked_labels(returned: Tensor, labels: Tensor, num_classes: int) -> Tensor
     Raises:
         RunFailure: The labels have another type, shape or range.
     """
-    if returned is labels:
-        return labels
     came = repr(returned)
     if isinstance(returned, Tensor) and (returned.shape, returned.dtype) == (
         labels.shape,

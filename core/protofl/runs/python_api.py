@@ -10,7 +10,6 @@ from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.records.result import Result
 from protofl.runs.lifecycle.lifecycle import start
-from protofl.runs.lifecycle.progress_lines import Lines
 from protofl.runs.request.program_classes import name_classes
 from protofl.runs.request.request import read_request
 
@@ -84,7 +83,11 @@ def run_named(
         reuse: A folder of runs among which it may be already.
         **places: The files of a request, and whether it continues.
     """
-    follow = Lines() if progress is True else progress or events.ignore
+    follow = progress or events.ignore
+    if follow is True:
+        from protofl.runs.lifecycle.progress_lines import Lines
+
+        follow = Lines()
     named = name_classes(typed)
     request = read_request(named.typed, extra=named.extra, **places)
     with named.opened():

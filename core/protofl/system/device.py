@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 
 from protofl.errors import UsageError
-from protofl.system.pooling_gradients import repeatable_pooling
 from protofl.system.transfers import has_streams, module_of
 
 USE = "use auto, cpu, cuda, cuda:N, several GPUs as cuda:0,cuda:1, cuda:all, or mps"
@@ -62,17 +61,6 @@ def devices_of(text: str) -> tuple[torch.device, ...]:
             )
         _check_number(text, device)
     return (_checked(text, names[0]), *devices[1:])
-
-
-def device_of(text: str) -> torch.device:
-    """Return the one device that a text names, and check that torch can compute on it.
-
-    Raises:
-        UsageError: As `devices_of`; or the text names several devices.
-    """
-    if names_several(text):
-        raise UsageError(f"--device {text}: one device is expected here", do="name one device")
-    return devices_of(text)[0]
 
 
 def _named(text: str, name: str) -> torch.device:
@@ -234,6 +222,8 @@ def deterministic_kernels(enabled: bool) -> Iterator[None]:
     if not enabled:
         yield
         return
+    from protofl.system.pooling_gradients import repeatable_pooling
+
     os.environ.setdefault(WORKSPACE, ":4096:8")
     with repeatable_pooling():
         if torch.are_deterministic_algorithms_enabled():

@@ -1,4 +1,4 @@
-"""The clocks of a run and its hosts, and the profile that ``--profile`` makes of them."""
+"""The profile that ``--profile`` makes of the clocks of a run and its hosts."""
 
 from __future__ import annotations
 
@@ -15,67 +15,40 @@ from typing import Any
 
 import torch
 
+from protofl.system.clocks import NoProfile
 from protofl.system.files.atomic import write_json
 
 TRAINING = ("data", "forward", "loss", "backward", "update")
 
 
-class Clock:
-    """Seconds of a job by stage."""
+class RunProfile(NoProfile):
+    """Sums the seconds that the run and its hosts record.
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
+    Args:
+        planning: Seconds of the plan.
+    """
 
-    def lap(self, stage: str, *, less: float = 0.0, took: float | None = None) -> None:
-        """Add the time since the last lap to a stage.
+    on = True
 
-        Args:
-            stage: The stage.
-            less: Seconds that count elsewhere.
-            took: Seconds to count instead.
-        """
-        now = time.perf_counter()
-        spent = now - self._last - less if took is None else took
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
-        self._last = now
-
-
-class Sums:
-    """Seconds of a run's own work by category and name."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    def __init__(self, planning: float = 0.0) -> None:
+        self._own: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self._own["start"]["plan"] = planning
+        self._workers: set[tuple[str, int]] = set()
+        self._rounds = 0
+        self._wall = 0.0
+        self._stages: dict[str, float] = defaultdict(float)
+        self._phases: dict[str, float] = defaultdict(float)
 
     @contextmanager
     def span(self, name: str, category: str) -> Iterator[None]:
         """Count the seconds of a block, without those of blocks inside it."""
-        seconds = self.seconds[category]
+        seconds = self._own[category]
         start, before = time.perf_counter(), sum(seconds.values())
         try:
             yield
         finally:
             inside = sum(seconds.values()) - before
             seconds[name] += time.perf_counter() - start - inside
-
-
-class RunProfile:
-    """Sums the seconds that the run and its hosts record.
-
-    Args:
-        on: True if the run is profiled.
-
-    Attributes:
-        sums: Seconds of the run's own work.
-    """
-
-    def __init__(self, on: bool = False) -> None:
-        self.on, self.sums = on, Sums()
-        self._workers: set[tuple[str, int]] = set()
-        self._rounds = 0
-        self._wall = self._window = 0.0
-        self._stages: dict[str, float] = defaultdict(float)
-        self._phases: dict[str, float] = defaultdict(float)
 
     @contextmanager
     def round(self) -> Iterator[None]:
@@ -84,13 +57,6 @@ class RunProfile:
         yield
         self._rounds += 1
         self._wall += time.perf_counter() - start
-
-    @contextmanager
-    def stage(self) -> Iterator[None]:
-        """Time a stage with jobs for workers."""
-        start = time.perf_counter()
-        yield
-        self._window += time.perf_counter() - start
 
     def take(self, recorded: str, seconds: Mapping[str, float]) -> None:
         """Add a host's record of a client's job, and the job's seconds by stage."""
@@ -101,23 +67,22 @@ class RunProfile:
         for phase, value in job["phases"].items():
             self._phases[phase] += value
 
-    def summary(self) -> dict[str, Any] | None:
+    def summary(self) -> dict[str, Any]:
         """Return the seconds of the run by kind of work; see docs/how-to/profile-a-run.md."""
-        if not self.on:
-            return None
         phases = self._phases
         order = [*(p for p in TRAINING if p in phases), *sorted(phases.keys() - {*TRAINING})]
         training = {phase: phases[phase] for phase in order}
         if training:
             training["other"] = max(0.0, self._stages["train"] - sum(training.values()))
-        server = {**self.sums.seconds["server"], "waiting for workers": self._window}
+        server = {**self._own["server"]}
+        server["waiting for workers"] = server.pop("waiting for workers", 0.0)  # after the server's
         server["other"] = max(0.0, self._wall - sum(server.values()))
         work = self._wall * max(1, len(self._workers))
         return {
             "rounds": self._rounds,
             "seconds": self._wall,
             "workers": len(self._workers),
-            "start": dict(self.sums.seconds["start"]),
+            "start": dict(self._own["start"]),
             "stages": dict(self._stages),
             "training": training,
             "waiting": max(0.0, work - sum(self._stages.values())),
@@ -125,30 +90,27 @@ class RunProfile:
         }
 
     def write(self, folder: Path) -> None:
-        """Write ``summary.json``, if the run is profiled."""
-        if self.on:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / "summary.json", self.summary())
+        """Write ``summary.json``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "summary.json", self.summary())
 
 
-class HostProfile:
-    """Records the phases of each job of a host, if the run is profiled; the reply carries them.
+class HostProfile(NoProfile):
+    """Records the phases of each job of a host; the reply carries them.
 
     Args:
         device: The clients' device.
-        on: True if the run is profiled.
     """
 
-    def __init__(self, device: torch.device, on: bool) -> None:
-        self.on, self._device = on, device
+    on = True
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._phases: dict[str, float] = defaultdict(float)
 
     @contextmanager
     def steps(self) -> Iterator[Callable[[str], None]]:
         """Yield the function that an engine calls at the end of each phase of its steps."""
-        if not self.on:
-            yield lambda phase: None
-            return
         laps = _Laps(self._device)
         yield laps
         for phase, seconds in laps.seconds():

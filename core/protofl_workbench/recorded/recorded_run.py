@@ -15,7 +15,7 @@ from protofl.records.row import columns_of, frame_of
 from protofl.system.files.home import expand_user
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     import pandas as pd
@@ -147,7 +147,6 @@ class Run(Reading):
         from protofl.federation.plan.plan import Plan
         from protofl.system.consent import check_recorded
         from protofl.system.options.parsing import options_in
-        from protofl.system.options.table import portable
 
         check_recorded(self.config, str(self.folder / "config.json"))
         options = portable(options_in(self.config)) | {"device": "cpu"}
@@ -426,3 +425,23 @@ class Run(Reading):
 def _chosen(which: str | int, round: int | None) -> str | int:
     """Return a round if there is one, otherwise ``which``."""
     return which if round is None else round
+
+
+def portable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a recorded run that are valid on every machine.
+
+    The data, the split, the models and the server's part of the run follow from them. Engine,
+    backend and folders are left out, as this machine may lack them.
+
+    Args:
+        options: Options as ``config.json`` holds them.
+    """
+    from protofl.system.consent import is_data_folder
+    from protofl.system.options.table import CHOOSING, UNRECORDED
+
+    left_out = UNRECORDED | {"engine", "participants_from", "observe"}
+    if not is_data_folder(options.get("data_dir", "")):
+        left_out |= {"data_dir"}  # a record may not say where to write
+    gone = left_out & CHOOSING.keys()
+    plugin_options = {owner: v for owner, v in options["options"].items() if owner not in gone}
+    return {k: v for k, v in options.items() if k not in left_out} | {"options": plugin_options}

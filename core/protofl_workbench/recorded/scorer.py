@@ -38,7 +38,6 @@ from protofl.system.device import autocast, compute_threads
 from protofl.system.files.atomic import write_file
 from protofl.system.files.tensors import read_tensors, tensor_bytes
 from protofl.system.formatting import shape_text
-from protofl.system.profile import Sums
 from protofl.system.torch_state import standard_torch
 
 
@@ -147,7 +146,7 @@ def scorers_of(
     folder, commit = kept_round(reading.folder, which, whole_trial, [*clients])
     number = commit.round
     with standard_torch(), compute_threads(plan.settings.server_threads):
-        side = ServerSide(plan, trial, Sums())
+        side = ServerSide(plan, trial)
         unpack_server(side.state, read_tensors(folder / commit.server))
         side.begin(number)
         blobs = [*side.downloads(clients, Totals(), counted=False)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +15,8 @@ from protofl.runs.request.request import Request, read_request
 from protofl.system.consent import check_code
 from protofl.system.files.atomic import write_file
 from protofl.system.files.lock import LOCK
-from protofl.system.files.tables import read_table, to_toml
-from protofl.system.options.parsing import as_typed
+from protofl.system.files.tables import read_table
+from protofl.system.options.parsing import text_list
 from protofl_workbench.batch.batch_events import BatchRun
 from protofl_workbench.sweeps.axes import Axis, Point, read_axes, resolved_axes
 from protofl_workbench.sweeps.sweep_points import (
@@ -234,3 +236,39 @@ def check_same_place(sweep: Sweep) -> None:
         raise UsageError(
             f"the sweep was started in {sweep.where}", do=f"go there first: cd {sweep.where}"
         )
+
+
+def as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return recorded options as typed: loss terms get their hook."""
+    result = dict(values)
+    for key, prefix in (("add", "local_loss="), ("drop", "local_loss.")):
+        if result.get(key) is not None:
+            terms = text_list(f"--{key}", result[key])
+            whole = {t for t in terms if "=" in t or t.partition(".")[0] == "local_loss"}
+            result[key] = [t if t in whole else prefix + t for t in terms]
+    return result
+
+
+def to_toml(values: Mapping[str, Any]) -> str:
+    """Write strings, numbers, booleans, and lists and tables of them as TOML."""
+    plain = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
+    lines = [f"{_key(key)} = {_toml(value)}" for key, value in plain.items()]
+    for key, table in values.items():
+        if isinstance(table, Mapping):
+            entries = [f"{_key(inner)} = {_toml(value)}" for inner, value in table.items()]
+            lines += ["", f"[{_key(key)}]", *entries]
+    return "\n".join(lines) + "\n"
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
+def _toml(value: Any) -> str:  # noqa: ANN401 - options are of many types
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, (bool, int, float)):
+        return json.dumps(value)
+    if value is None:
+        return '"none"'  # as --set writes it
+    return json.dumps(str(value), ensure_ascii=False)

@@ -317,7 +317,7 @@ def test_figures_of_a_line():
 def test_participants_depend_on_seed_and_round_alone():
     def chosen(method, seed, trial=0):
         federation = open_federation(make_plan(method, participation=0.5, seed=seed), trial)
-        return [federation.participants(n) for n in range(8)]
+        return [federation._rounds.participants(n) for n in range(8)]
 
     reference = chosen("local", 0)
     assert all(c == sorted(set(c)) and len(c) == 2 for c in reference)
@@ -326,7 +326,7 @@ def test_participants_depend_on_seed_and_round_alone():
     assert chosen("local", 1) != reference
     assert chosen("local", 0, trial=1) == chosen("local", 1)
     one = open_federation(make_plan("local", participation=0.01))
-    assert len(one.participants(0)) == 1
+    assert len(one._rounds.participants(0)) == 1
 
 
 def test_comparisons_between_methods_are_paired():

@@ -11,7 +11,7 @@ from runtime_toys import install, make_plan, train, without_times
 
 import protofl as pf
 from protofl.federation.round.federation import Federation
-from protofl.federation.round.round_totals import check_measures
+from protofl.federation.round.public_logits import check_public_logits
 from protofl.hooks.models.flops import training_flops
 from protofl.runs.dry_run.short_rounds import count_flops
 from protofl.testing import toy
@@ -270,9 +270,8 @@ def test_an_unknown_figure():
 )
 def test_what_a_run_cannot_give(method, measure, options, what):
     with pytest.raises(pf.UsageError) as caught:
-        check_measures(make_plan(method, measure=measure, **options))
+        check_public_logits(make_plan(method, measure=measure, **options))
     assert what in caught.value.what
-    check_measures(make_plan(method, **options))
 
 
 def test_names_are_put_in_order():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from protofl.federation.round.round_totals import accuracy_by_class, accuracy_over_clients
+from protofl.federation.round.public_logits import accuracy_by_class
+from protofl.federation.round.round_totals import accuracy_over_clients
 
 
 def test_accuracy_over_clients():

@@ -14,7 +14,7 @@ from slowness import quick
 from torch import nn
 
 import protofl as pf
-from protofl.federation.clients import client_store, parked
+from protofl.federation.clients import parked
 from protofl.federation.jobs.jobs import Evaluate, Save, StartTrial, Train, Undo
 from protofl.federation.plan import store_choice
 from protofl.runs.dry_run.short_rounds import dry_run, for_dry_rounds
@@ -57,7 +57,7 @@ class Counting:
 @pytest.fixture
 def no_room(monkeypatch):
     """No client stays on the device beside its copy elsewhere."""
-    monkeypatch.setattr(client_store, "free_memory", lambda device: 0)
+    monkeypatch.setattr(parked, "free_memory", lambda device: 0)
 
 
 def of_weights(gpu, way):
@@ -77,7 +77,7 @@ def test_results_do_not_depend_on_the_store(gpu, monkeypatch, method):
     expected = without_times(lines_of(make_plan(method, **options)))
     for store in STORES:
         assert without_times(lines_of(on(store, method, **options))) == expected, store
-    monkeypatch.setattr(client_store, "free_memory", lambda device: 0)
+    monkeypatch.setattr(parked, "free_memory", lambda device: 0)
     for store in ("memory", "disk"):
         assert without_times(lines_of(on(store, method, **options))) == expected, store
 
@@ -158,7 +158,7 @@ def test_a_client_that_fits_stays_beside_its_copy(gpu, tmp_path):
 
 
 def test_who_is_needed_takes_the_room_of_others(gpu, monkeypatch):
-    monkeypatch.setattr(client_store, "free_memory", lambda device: 2416)  # for one client
+    monkeypatch.setattr(parked, "free_memory", lambda device: 2416)  # for one client
     host = pf.backends.Host(on("memory", models="toy1"))
     host.handle(StartTrial(0))
     [*host.run([Train(0, 0), Train(1, 0)])]
@@ -440,7 +440,7 @@ def notes_of(plan, gpu, room):
 def needy(monkeypatch):
     """The engine of this file needs much memory for each client."""
     monkeypatch.setattr(Groups, "need", 1 << 20)
-    monkeypatch.setattr(client_store, "free_memory", lambda device: 0)
+    monkeypatch.setattr(parked, "free_memory", lambda device: 0)
 
 
 def test_then_what_to_change_is_named(gpu, needy):

@@ -12,7 +12,7 @@ import protofl as pf
 from protofl.errors import unknown
 from protofl.runs.request.request import read_request
 from protofl.system.files.atomic import default_data_dir
-from protofl.system.options.parsing import as_typed
+from protofl_workbench.sweeps.sweep import as_typed
 
 
 @pytest.fixture

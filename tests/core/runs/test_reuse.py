@@ -20,8 +20,9 @@ from protofl.runs.lifecycle.lifecycle import start
 from protofl.runs.request.request import Request, read_request
 from protofl.runs.resume.reuse import find, run_or_reuse
 from protofl.system.files.lock import folder_lock
-from protofl.system.options.parsing import as_typed, parse_options
+from protofl.system.options.parsing import parse_options
 from protofl_workbench.recorded.recorded_run import run_of
+from protofl_workbench.sweeps.sweep import as_typed
 
 
 def ask(method="fedproto", **options):

@@ -9,7 +9,6 @@ import protofl as pf
 from protofl.backends import visible_as_only
 from protofl.system.device import (
     current_card,
-    device_of,
     devices_of,
 )
 
@@ -47,8 +46,6 @@ def test_several_cards(three):
     assert names("cuda:all") == ["cuda:0", "cuda:1", "cuda:2"]
     assert names("cuda") == ["cuda"] and names("cuda:2") == ["cuda:2"]
     assert names("auto") == ["cuda"] and names("cpu") == ["cpu"]
-    with pytest.raises(pf.UsageError, match="one device is expected"):
-        device_of("cuda:0,cuda:1")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import protofl as pf
 from protofl.runs.request.request import read_request
 from protofl.runs.results.identity import file_digests
 from protofl.system import consent
+from protofl.system.profile import RunProfile
 from protofl.testing.equality import double_precision
 from protofl.testing.toy import MIXED, make_images
 from protofl_plugins.text_encoders.encoder import BUILT_IN, LoadedOnce, TextEncoder
@@ -346,6 +347,8 @@ def test_the_code_of_an_encoder_needs_consent(few, letters, tmp_path):
 
 def test_the_encoder_is_a_part_of_the_profile(toy):
     federation = toy("fedtsp")
-    federation.rounds(1)
-    seconds = federation.server.sums.seconds["server"]
+    federation.server.profile = profile = RunProfile()
+    with profile.round():
+        federation.rounds(1)
+    seconds = profile.summary()["server"]
     assert seconds["text encoder"] > 0 and seconds["server_train"] > 0

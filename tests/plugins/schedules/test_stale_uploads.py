@@ -226,4 +226,3 @@ def test_a_backend_that_keeps_the_clients_files_is_refused(tmp_path):
     with pytest.raises(pf.UsageError, match="the clients' files stay on their own machines"):
         check_pool(plan, KeepingPool(plan, tmp_path))
     check_pool(plan, pf.backends.Host(plan))
-    check_pool(plan_of(timing="rounds"), KeepingPool(plan, tmp_path))

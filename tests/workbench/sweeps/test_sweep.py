@@ -15,6 +15,7 @@ from sweep_toys import Halted, Halting, Scaled, is_round, request_of, wanted
 
 import protofl as pf
 from protofl.records.row import Row
+from protofl.system.files.tables import parse_toml
 from protofl.system.options.table import OPTIONS
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.run_batch import RunBatch
@@ -25,6 +26,7 @@ from protofl_workbench.sweeps.sweep import (
     check_same_place,
     check_sweep,
     load_sweep,
+    to_toml,
     write_sweep,
 )
 from protofl_workbench.sweeps.sweep_execution import (
@@ -501,3 +503,13 @@ def test_a_run_that_diverged_is_not_trained_again(tmp_path, toys):
     (lost,) = (line for line in again.lines if float(line.point["lr"]) == 1e30)
     assert lost.state == "failed" and "NaN" in lost.runs[0].error
     assert len(again.lines) == 2 and again.best
+
+
+def test_toml_is_written_as_it_is_read():
+    values = {
+        "text": 'a "quoted" \\ word\nλ',
+        "numbers": [1, 2.5, -3],
+        "yes": True,
+        "table": {"plain": 1, "with.dot": "x", "umläut": []},
+    }
+    assert parse_toml(to_toml(values)) == values

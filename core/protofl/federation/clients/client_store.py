@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Union
 
 import torch
 
 from protofl.data.batches import Samples
-from protofl.federation.clients.parked import CopyStreams, Fetched, Parked
 from protofl.hooks.models.architecture import SplitModel
 from protofl.hooks.models.modules import Spares
 from protofl.hooks.views.client_state import ClientState
@@ -27,18 +26,20 @@ from protofl.system.files.atomic import ScratchFolder, link_or_copy
 from protofl.system.files.tensors import Packed, read_tensors, write_tensors
 from protofl.system.transfers import (
     copied,
-    free_memory,
     has_streams,
     size_of,
     to_device,
     to_host,
 )
 
+if TYPE_CHECKING:
+    from protofl.federation.clients.parked import Beside, CopyStreams, Fetched, Parked
+
 Kind = Literal["live", "pinned", "disk"]
 Build = Callable[[int, SplitModel | None], ClientState]
 """Makes a client from its seed; its model is the one given, or a fresh one with its own weights."""
 
-Kept = ClientState | Parked | Path
+Kept = Union[ClientState, "Parked", Path]
 """A client as it is kept: live, in host memory, or in a file."""
 
 POOL = 8
@@ -55,54 +56,6 @@ def store_kind(asked: str, device: torch.device, *, dry: bool) -> Kind:
     if asked == "disk":
         return "disk"
     return "pinned" if asked == "memory" and has_streams(device) else "live"
-
-
-class Beside:
-    """Clients that stay on a device with streams beside their copy in host memory or a file.
-
-    Who is there first stays, as clients come in turns and the oldest would always go just before it
-    is needed. Those that a stage does not need make room for those that it does.
-
-    Args:
-        device: The device.
-        sharers: Hosts that use the device, each of which takes its share.
-    """
-
-    def __init__(self, device: torch.device, sharers: int) -> None:
-        self._device, self._sharers = device, sharers
-        self._there: dict[int, tuple[ClientState, int]] = {}
-        self._needed: frozenset[int] | None = None  # not known
-
-    def expect(self, clients: Collection[int]) -> None:
-        """Note the clients of the next stage."""
-        self._needed = frozenset(clients)
-
-    def get(self, client: int) -> ClientState | None:
-        """Return a client that is there."""
-        return self._there[client][0] if client in self._there else None
-
-    def take(self, client: int) -> ClientState | None:
-        """Remove and return a client that is there."""
-        return self._there.pop(client, (None, 0))[0]
-
-    def offer(self, client: int, state: ClientState, size: int) -> bool:
-        """Keep a client of some bytes if there is room; returns whether it is kept."""
-        if not self._fits(size) and self._needed is not None:
-            for other in [*self._there.keys() - self._needed]:
-                del self._there[other]
-        if not self._fits(size):
-            return False
-        self._there[client] = state, size
-        return True
-
-    def _fits(self, size: int) -> bool:
-        held = sum(size for _, size in self._there.values())
-        # The new one has its memory already.
-        return held + size <= (free_memory(self._device) + held + size) // (2 * self._sharers)
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._there.clear()
 
 
 class ClientStore:
@@ -135,8 +88,12 @@ class ClientStore:
         self._before: dict[int, Kept | None] = {}
         self._features: dict[int, tuple[Samples, Samples, Samples | None]] = {}
         self._reuse, self._device = reuse, device
-        self._streams = CopyStreams(device) if has_streams(device) else None
-        self._beside = Beside(device, sharers)
+        self._streams: CopyStreams | None = None
+        self._beside: Beside | None = None
+        if has_streams(device):
+            from protofl.federation.clients.parked import Beside, CopyStreams
+
+            self._streams, self._beside = CopyStreams(device), Beside(device, sharers)
         self._coming: dict[int, Fetched] = {}
         self._round = -1
         self._scratch = ScratchFolder("protofl-clients-")
@@ -162,7 +119,8 @@ class ClientStore:
         for client in {*self._kept, *self._before}:
             self.drop(client)
         self._kept, self._features, self._round = {**files}, {}, -1
-        self._beside.clear()
+        if self._beside:
+            self._beside.clear()
         self._coming.clear()
         self._scratch = ScratchFolder("protofl-clients-", parked)
 
@@ -182,8 +140,7 @@ class ClientStore:
         kept = self._kept.get(client)
         if isinstance(kept, ClientState):
             return kept
-        there = self._beside.get(client)
-        if there is not None:
+        if self._beside and (there := self._beside.get(client)):
             return there
         packed = None if kept is None else self._packed(client, kept)
         name = self._info.architecture_of(client).name
@@ -211,13 +168,16 @@ class ClientStore:
         """Start the copies of clients from host memory to the device; the program goes on."""
         for client in clients:
             kept = self._kept.get(client)
-            here = self._streams is None or client in self._coming or self._beside.get(client)
-            if isinstance(kept, Parked) and not here and (coming := kept.fetched()) is not None:
+            if kept is None or isinstance(kept, (ClientState, Path)) or client in self._coming:
+                continue
+            here = self._beside is None or self._beside.get(client)
+            if not here and (coming := kept.fetched()) is not None:
                 self._coming[client] = coming
 
     def expect(self, clients: Collection[int]) -> None:
         """Note the clients of the next stage; others make room for them on the device."""
-        self._beside.expect(clients)
+        if self._beside:
+            self._beside.expect(clients)
         self._coming = {c: coming for c, coming in self._coming.items() if c in clients}
 
     @contextmanager
@@ -231,7 +191,8 @@ class ClientStore:
         if undo:
             self._before[client] = self._as_it_is(client)
         state = self.state(client)
-        self._beside.take(client)  # it is not what is stored while it works
+        if self._beside:
+            self._beside.take(client)  # it is not what is stored while it works
         yield state
         kept = self._kept.get(client)
         if kept is state and self._kind == "live":
@@ -244,12 +205,12 @@ class ClientStore:
 
     def _stays(self, client: int, state: ClientState) -> bool:
         """Keep a stored client on the device as well, if there is room."""
-        if self._streams is None:
+        if self._beside is None:
             return False
         kept = self._kept[client]
-        if isinstance(kept, Parked):
-            return self._beside.offer(client, state, kept.size)
-        return self._beside.offer(client, state, size_of(self._pack(state)[0].values()))
+        if isinstance(kept, (ClientState, Path)):
+            return self._beside.offer(client, state, size_of(self._pack(state)[0].values()))
+        return self._beside.offer(client, state, kept.size)
 
     def _keep(self, client: int, state: ClientState) -> None:
         kept: Kept
@@ -262,6 +223,8 @@ class ClientStore:
         self._kept[client] = kept
 
     def _copied(self, state: ClientState) -> Parked:
+        from protofl.federation.clients.parked import Parked
+
         return Parked(self._pack(state), self._streams)
 
     def _on_host(self, state: ClientState) -> Packed:
@@ -325,11 +288,10 @@ class ClientStore:
         kept = self._kept.get(client)
         if isinstance(kept, Path):
             link_or_copy(kept, path)
+        elif kept is None or isinstance(kept, ClientState):
+            write_tensors(path, *self._on_host(self.state(client)))
         else:
-            packed = (
-                kept.packed() if isinstance(kept, Parked) else self._on_host(self.state(client))
-            )
-            write_tensors(path, *packed)
+            write_tensors(path, *kept.packed())
 
     def snapshot(self, client: int, path: Path) -> Packed | None:
         """Return a client's tensors in host memory, where they do not change.
@@ -340,10 +302,10 @@ class ClientStore:
         if isinstance(kept, Path):
             link_or_copy(kept, path)
             return None
-        if isinstance(kept, Parked):
-            return kept.packed()  # replaced when it trains, never changed
-        tensors, header = self._pack(self.state(client))
-        return copied(tensors), header
+        if kept is None or isinstance(kept, ClientState):
+            tensors, header = self._pack(self.state(client))
+            return copied(tensors), header
+        return kept.packed()  # replaced when it trains, never changed
 
     def load(self, client: int, path: Path) -> None:
         """Set a client to the content of a file, which stays as long as it is used."""
@@ -358,7 +320,8 @@ class ClientStore:
         self._kept.pop(client, None)
         self._coming.pop(client, None)
         self._features.pop(client, None)
-        self._beside.take(client)
+        if self._beside:
+            self._beside.take(client)
 
     def _give_model(self, client: int) -> None:
         """Leave the model of a live client that is to be replaced to the next one read back."""

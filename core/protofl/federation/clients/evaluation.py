@@ -8,13 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protofl.data.tasks import CLASSIFICATION, Task
 from protofl.errors import RunFailure, error_context
 from protofl.federation.jobs.jobs import Evaluate, EvaluateReply
 from protofl.federation.plan.plan import Plan
 from protofl.functional.precision import has_float64
 from protofl.hooks.plugin.members import Choice
-from protofl.hooks.transport.outliers import outliers
 from protofl.hooks.transport.rules import Fault
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.client_state import ClientState
@@ -92,10 +90,6 @@ def figures_of(metrics: Sequence[Choice], clients: Mapping[int, Payload]) -> dic
         )
         for name in names
     }
-
-
-FAR = 100.0
-"""Largest ratio of a client's counts per sample to the median over clients, or to 1."""
 
 
 def counts_in(plan: Plan, job: Evaluate, reply: EvaluateReply) -> Payload:
@@ -178,57 +172,6 @@ def _check_features(plan: Plan, features: Tensor, labels: Tensor, most: int) -> 
         raise Fault(LABELS, "classes", f"as {labels.dtype} {list(labels.shape)}, or out of range")
 
 
-def odd_counts(
-    metrics: Sequence[Choice],
-    clients: Mapping[int, Payload],
-    samples: Mapping[int, int],
-    num_classes: int,
-    task: Task = CLASSIFICATION,
-) -> dict[int, Fault]:
-    """Return the faults of counts that have another shape, no value, or decide a sum over clients.
-
-    Counts of NaN or infinity, of a model that diverged, are removed in place: the figure is without
-    the client.
-
-    Args:
-        metrics: The run's metrics.
-        clients: {client: what it counts}.
-        samples: {client: its test samples}.
-        num_classes: C.
-        task: The task.
-    """
-    if not clients:
-        return {}
-    metrics_by_name = {metric.name: metric for metric in metrics}
-    # The shape of counts depends on C and on options alone, so one sample shows it.
-    usual_counts = counted(metrics, torch.zeros(1, num_classes), task.no_labels(1, num_classes))
-    faults: dict[int, Fault] = {}
-    for name in dict.fromkeys(name for counts in clients.values() for name in counts):
-        counts = {c: payload[name] for c, payload in clients.items() if name in payload}
-        shape = usual_counts[name].shape
-        scales = {}
-        for client, tensor in counts.items():
-            if tensor.shape != shape:
-                detail = f"of shape {list(tensor.shape)}, expected {list(shape)}"
-                faults.setdefault(client, Fault(name, "shape", detail))
-                continue
-            if not tensor.isfinite().all():
-                del clients[client][name]
-                continue
-            try:
-                _value(metrics_by_name[name], tensor)
-            except RunFailure as error:
-                faults.setdefault(client, Fault(name, "figures", f"without a value: {error.what}"))
-                continue
-            largest = float(tensor.abs().max()) if tensor.numel() else 0.0
-            scales[client] = largest / max(samples[client], 1)
-        for client, (scale, usual) in outliers(scales, FAR).items():
-            if scale > FAR:  # a median may be tiny
-                detail = f"with {scale:.3g} per sample, those of others have about {usual:.3g}"
-                faults.setdefault(client, Fault(name, "norm", detail))
-    return faults
-
-
 def figures_of_server(
     metrics: Sequence[Choice], scores: Mapping[str, Tensor], labels: Tensor
 ) -> dict[str, Any]:
@@ -236,7 +179,7 @@ def figures_of_server(
     each = {model: counted(metrics, model_scores, labels) for model, model_scores in scores.items()}
     return {
         metric.name: {
-            "server": {model: _plain(_value(metric, c[metric.name])) for model, c in each.items()}
+            "server": {model: _plain(value_of(metric, c[metric.name])) for model, c in each.items()}
         }
         for metric in metrics
         if each
@@ -254,20 +197,20 @@ def _over_clients(metric: Choice, counts: Mapping[int, Tensor]) -> dict[str, Any
             do="the shape of what count returns may depend on C and on options alone",
         )
     whole = torch.stack([*ordered.values()]).sum(0)
-    each = torch.stack([_value(metric, client_counts) for client_counts in ordered.values()])
+    each = torch.stack([value_of(metric, client_counts) for client_counts in ordered.values()])
     there = each.isfinite()
     count = there.sum(0)
     kept = torch.where(there, each, 0.0)
     mean = kept.sum(0) / count
     std = (torch.where(there, each - mean, 0.0).square().sum(0) / count).sqrt()
-    result = {"all": _plain(_value(metric, whole)), "mean": _plain(mean), "std": _plain(std)}
+    result = {"all": _plain(value_of(metric, whole)), "mean": _plain(mean), "std": _plain(std)}
     if each.dim() == 1:
         values = {str(c): finite(rounded(v)) for c, v in zip(ordered, each.tolist(), strict=True)}
         result["clients"] = values
     return result
 
 
-def _value(metric: Choice, counts: Tensor) -> Tensor:
+def value_of(metric: Choice, counts: Tensor) -> Tensor:
     """Return the value of a metric as a tensor of one or several numbers."""
     with error_context(f"value of metric {metric.name}"):
         value = metric.call("value", counts=counts)

@@ -20,8 +20,6 @@ from protofl.federation.clients.evaluation import score
 from protofl.federation.clients.local_training import Trainer, Training, train_clients
 from protofl.federation.jobs import jobs as work
 from protofl.federation.plan.plan import Plan
-from protofl.federation.plan.store_choice import about_samples, choose_store, sharers
-from protofl.hooks.malicious import checked_labels
 from protofl.hooks.models.architecture import SplitModel
 from protofl.hooks.plugin.members import Choice
 from protofl.hooks.transport.payload_validation import DownloadValidation, Read
@@ -29,13 +27,12 @@ from protofl.hooks.transport.rules import printable
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.wire.payload import BadUpload, Payload
+from protofl.system.clocks import UNPROFILED, Clock
 from protofl.system.device import compute_threads
 from protofl.system.files.atomic import disk_errors
 from protofl.system.files.tensors import Packed
 from protofl.system.machine import time_limit
-from protofl.system.profile import Clock, HostProfile
 from protofl.system.randomness import global_stream
-from protofl.system.secret_stream import derived_key
 from protofl.system.torch_state import standard_torch
 from protofl.system.transfers import free_memory, has_streams, size_of
 
@@ -72,7 +69,10 @@ def build_client(
     view, labels = Client(state, plan.composition.main), state.train.y
     with error_context(f"train_labels, client {client}"):
         new_labels = plan.composition.pass_on("train_labels", "labels", labels, client=view)
-        state.train.y = checked_labels(new_labels, labels, plan.info.num_classes)
+        if new_labels is not labels:
+            from protofl.hooks.malicious import checked_labels
+
+            state.train.y = checked_labels(new_labels, labels, plan.info.num_classes)
     with (
         global_stream(plan.seed(trial), "setup", client),
         error_context(f"setup_client {client}"),
@@ -140,10 +140,19 @@ class Host:
         self.report: Callable[[str], None] = lambda line: None
         self.one_by_one = plan.dry
         self.secret = secret
-        self._profile = HostProfile(plan.device, plan.settings.profile and not plan.dry)
+        self._profile = UNPROFILED
+        if plan.settings.profile and not plan.dry:
+            from protofl.system.profile import HostProfile
+
+            self._profile = HostProfile(plan.device)
         self._trainer = Trainer(plan, self._profile, self._read)
         self._trial = trial = _Trial()
         self._notes: list[str] = []
+        sharers = 1
+        if has_streams(plan.device):
+            from protofl.federation.plan import store_choice
+
+            sharers = store_choice.sharers(plan.settings)
         self._store = ClientStore(
             store_kind(plan.settings.client_store, plan.device, dry=plan.dry),
             plan.info,
@@ -152,7 +161,7 @@ class Host:
             received=plan.composition.has_follow_up(plan.info),
             reuse=not plan.composition.has("setup_client"),
             device=plan.device,
-            sharers=sharers(plan.settings),
+            sharers=sharers,
         )
 
     def handle(self, job: work.Job) -> work.Reply:
@@ -171,7 +180,7 @@ class Host:
                 except RunFailure as error:
                     reply = self._absent(job, error)
         reply.notes += self._new_notes()
-        if self._profile.on and isinstance(job, work.ClientJob):
+        if isinstance(job, work.ClientJob):
             reply.profile = self._profile.job_done()
         return reply
 
@@ -230,9 +239,11 @@ class Host:
 
     def _new_notes(self) -> list[str]:
         """Return lines for the user that have come up since the last call."""
-        room = self.plan.resident.left_out
-        told = [about_samples(*room)] if room and not self.plan.dry else []
-        result, self._notes[:] = [*told, *self._notes], []
+        if (room := self.plan.resident.left_out) and not self.plan.dry:
+            from protofl.federation.plan.store_choice import about_samples
+
+            self._notes.insert(0, about_samples(*room))
+        result, self._notes[:] = [*self._notes], []
         return result
 
     def _absent(self, job: work.Job, error: RunFailure) -> work.Absent:
@@ -289,6 +300,8 @@ class Host:
         if plan.settings.client_store != "auto" or plan.dry or not has_streams(plan.device):
             return
         if not chosen:
+            from protofl.federation.plan.store_choice import choose_store
+
             free = free_memory(plan.device) + plan.resident.size
             chosen, line = choose_store(plan.info, plan.settings, free, None)
             self._notes.append(line)
@@ -363,6 +376,8 @@ class Host:
         """
         if not self.secret:
             return b""
+        from protofl.system.secret_stream import derived_key
+
         return derived_key(self.secret, type(job).__name__, sha256(job.blob).hexdigest())
 
     def _evaluate(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:

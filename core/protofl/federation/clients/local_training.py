@@ -28,7 +28,7 @@ from protofl.hooks.views.client import Client
 from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.views.run_info import Phase
 from protofl.hooks.wire.payload import Payload
-from protofl.system.profile import Clock, HostProfile
+from protofl.system.clocks import Clock, NoProfile
 from protofl.system.randomness import global_stream
 
 Sums = dict[str, float]
@@ -98,7 +98,7 @@ class Trainer:
         read: Makes a client's download of its bytes.
     """
 
-    def __init__(self, plan: Plan, profile: HostProfile, read: DownloadValidation) -> None:
+    def __init__(self, plan: Plan, profile: NoProfile, read: DownloadValidation) -> None:
         self._plan, self._profile, self._read = plan, profile, read
         self._phases = plan.composition.phases(plan.info)
         self._keeps_download = plan.composition.has_follow_up(plan.info)

@@ -6,14 +6,16 @@ own. So the device trains one client while the last one leaves and the next one 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from protofl.hooks.views.client_state import ClientState
 from protofl.system.files.tensors import Packed
-from protofl.system.transfers import gathered, has_streams, module_of, pinned, spread
+from protofl.system.transfers import free_memory, gathered, has_streams, module_of, pinned, spread
 
 
 class CopyStreams:
@@ -131,3 +133,51 @@ class Fetched:
             there = spread(self._piece, parked._like)
         tensors = {**parked._rest, **there}
         return {name: tensors[name] for name in parked._order}, parked.header
+
+
+class Beside:
+    """Clients that stay on a device with streams beside their copy in host memory or a file.
+
+    Who is there first stays, as clients come in turns and the oldest would always go just before it
+    is needed. Those that a stage does not need make room for those that it does.
+
+    Args:
+        device: The device.
+        sharers: Hosts that use the device, each of which takes its share.
+    """
+
+    def __init__(self, device: torch.device, sharers: int) -> None:
+        self._device, self._sharers = device, sharers
+        self._there: dict[int, tuple[ClientState, int]] = {}
+        self._needed: frozenset[int] | None = None  # not known
+
+    def expect(self, clients: Collection[int]) -> None:
+        """Note the clients of the next stage."""
+        self._needed = frozenset(clients)
+
+    def get(self, client: int) -> ClientState | None:
+        """Return a client that is there."""
+        return self._there[client][0] if client in self._there else None
+
+    def take(self, client: int) -> ClientState | None:
+        """Remove and return a client that is there."""
+        return self._there.pop(client, (None, 0))[0]
+
+    def offer(self, client: int, state: ClientState, size: int) -> bool:
+        """Keep a client of some bytes if there is room; returns whether it is kept."""
+        if not self._fits(size) and self._needed is not None:
+            for other in [*self._there.keys() - self._needed]:
+                del self._there[other]
+        if not self._fits(size):
+            return False
+        self._there[client] = state, size
+        return True
+
+    def _fits(self, size: int) -> bool:
+        held = sum(size for _, size in self._there.values())
+        # The new one has its memory already.
+        return held + size <= (free_memory(self._device) + held + size) // (2 * self._sharers)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._there.clear()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,6 @@ from protofl.system.randomness import numpy_stream
 
 NEVER = int(np.iinfo(np.int64).max)
 """The round in which unseen clients come."""
-
-TUNING = 10
-"""Default of ``--fine-tune``, as a multiple of ``--local-epochs``."""
 
 
 def joins_of(text: str | None) -> list[tuple[int, float]]:
@@ -53,18 +49,6 @@ def count_unseen(clients: int, unseen: float) -> int:
             do="take a smaller share, or more clients",
         )
     return count
-
-
-def tuning_epochs(settings: Any) -> int | None:  # noqa: ANN401 - the options of a run
-    """Return ``--fine-tune``, with its default if clients are unseen."""
-    usual: int | None = ceil(TUNING * settings.local_epochs) if settings.unseen else None
-    fine_tune: int | None = settings.fine_tune
-    return usual if fine_tune is None else fine_tune
-
-
-def participants(share: float, clients: int) -> int:
-    """Return the number of participants: a share ρ of the available clients, at least one."""
-    return max(1, round(share * clients))
 
 
 @lru_cache

@@ -45,7 +45,6 @@ from protofl.federation.plan.run_description import (
     settle,
     with_phases,
 )
-from protofl.federation.plan.store_choice import room_for_samples
 from protofl.federation.plan.task_checks import check_task, with_usual_metrics
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
@@ -408,7 +407,12 @@ class Plan:
     def _placed(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return samples and labels on the device, samples only as far as there is room."""
         there = self.resident.size
-        room = partial(room_for_samples, self.info, self.settings, self.device, there)
+
+        def room() -> int:
+            from protofl.federation.plan.store_choice import room_for_samples  # beside a GPU
+
+            return room_for_samples(self.info, self.settings, self.device, there)
+
         return self.resident.of(x, self.device, room), self.resident.of(y, self.device)
 
     def samples(self, rows: torch.Tensor, channels_last: bool, trial: int = 0) -> Samples:

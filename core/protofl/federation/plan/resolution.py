@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from protofl.errors import ProtoflError, UsageError
-from protofl.federation.plan.client_arrivals import tuning_epochs
 from protofl.federation.plan.run_data import own_partition
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
@@ -300,6 +300,10 @@ def _placed(
     return settings.model_copy(update=update | {"device": names, "options": options})
 
 
+TUNING = 10
+"""Default of ``--fine-tune``, as a multiple of ``--local-epochs``."""
+
+
 def _trains_groups(registry: Registry, engine: str) -> bool:
     """Return True if an engine trains several clients at once, for which one host has them all."""
     name = FIRST_ENGINE if engine == "auto" else engine.partition(":")[0]
@@ -312,9 +316,10 @@ def resolved(
     """Return the settings with the resolved options of all plugins."""
     options = {owner: settings.options[owner] for owner in UPDATES}
     options |= {name: plugin.dump() for name, plugin in parts_of(composition, choices).items()}
+    usual = ceil(TUNING * settings.local_epochs) if settings.unseen else None
     update: dict[str, Any] = {
         "options": {name: values for name, values in options.items() if values},
-        "fine_tune": tuning_epochs(settings),
+        "fine_tune": usual if settings.fine_tune is None else settings.fine_tune,
     }
     placed = {o: CHOOSING[o] for o in ("dataset", "models", "sampling", "devices")}
     update |= {o: choices[kind].text for o, kind in placed.items() if kind in choices}

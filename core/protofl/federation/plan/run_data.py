@@ -20,7 +20,6 @@ from protofl.data.spec import PLURAL, AsStored, Kind, ModelInput, SampleSpec, in
 from protofl.data.split import Split, client_names
 from protofl.data.subset import with_validation
 from protofl.errors import ProtoflError, Unknown, UsageError
-from protofl.federation.plan.client_arrivals import check_untrained
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose
@@ -182,6 +181,8 @@ def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable
     def checked(seed: int) -> Split:
         result = split(seed=seed)
         if result.untrained:
+            from protofl.federation.plan.client_arrivals import check_untrained
+
             check_untrained(result, settings.unseen, client_names(result, data.columns))
         return held(result, seed=seed)
 

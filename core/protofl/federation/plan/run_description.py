@@ -12,10 +12,8 @@ from torch.nn import GroupNorm
 from protofl.data.dataset import Dataset
 from protofl.data.spec import ModelInput, SampleSpec
 from protofl.errors import Refused, UsageError
-from protofl.federation.plan.client_arrivals import check_arrivals, count_unseen, participants
 from protofl.federation.plan.run_data import model_input_for
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.malicious import check_attacks
 from protofl.hooks.models.architecture import Architecture, places_of, with_group_norm
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose
@@ -35,8 +33,12 @@ def run_info(
 ) -> RunInfo:
     """Return the information about the run that hooks may read."""
     group, sample, K = choices["model-group"], model_input.seen(data.sample), settings.feature_dim
-    check_arrivals(settings, settings.rounds)
-    unseen = count_unseen(settings.clients, settings.unseen)
+    unseen = 0
+    if settings.unseen or settings.join_round or settings.fine_tune is not None:
+        from protofl.federation.plan.client_arrivals import check_arrivals, count_unseen
+
+        check_arrivals(settings, settings.rounds)
+        unseen = count_unseen(settings.clients, settings.unseen)
     architectures: list[Architecture] = group.call("architectures")
     first, further = architectures[0].name, group.call("server_architectures") or []
     if getattr(group.config, "norm", "batch") == "group":
@@ -129,7 +131,15 @@ def settle(composition: Composition, settings: Settings, info: RunInfo) -> None:
     for method in composition.methods:
         method.resolve(info)
     _check_phases(composition, info)
-    check_attacks(settings.malicious, info.num_clients, composition.transforms)
+    if settings.malicious or any(hasattr(t.plugin, "attack") for t in composition.transforms):
+        from protofl.hooks.malicious import check_attacks
+
+        check_attacks(settings.malicious, info.num_clients, composition.transforms)
+
+
+def participants(share: float, clients: int) -> int:
+    """Return the number of participants: a share ρ of the available clients, at least one."""
+    return max(1, round(share * clients))
 
 
 def with_phases(info: RunInfo, composition: Composition) -> RunInfo:

@@ -1,4 +1,4 @@
-"""Clients that the server asks: members of a round, chosen by a plugin or replayed."""
+"""Clients that the server asks: members of a round, chosen by a plugin."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from protofl.errors import RunFailure, UsageError, error_context
-from protofl.federation.plan.client_arrivals import first_rounds, participants, unseen_clients
+from protofl.errors import RunFailure, error_context
 from protofl.federation.plan.plan import Plan
-from protofl.federation.plan.run_description import reads_losses
-from protofl.records.row import Row
+from protofl.federation.plan.run_description import participants, reads_losses
 from protofl.system.files.tables import finite
 from protofl.system.machine import time_limit
 from protofl.system.randomness import numpy_stream
@@ -35,6 +33,8 @@ class Membership:
         """Start a trial with the clients of its seed."""
         if self._all:
             return
+        from protofl.federation.plan.client_arrivals import first_rounds, unseen_clients
+
         settings, clients = self._plan.settings, self._plan.info.num_clients
         seed = self._plan.seed(trial)
         untrained = self._plan.split(trial).untrained
@@ -66,10 +66,6 @@ class Membership:
         return {key: clients for key, clients in clients_by_key.items() if clients}
 
 
-Recorded = Mapping[tuple[int, int], Row]
-"""Lines of rounds to replay, {(trial, round): line}: ``answered``, ``unfollowed``, ``unscored``."""
-
-
 def default_participants(seed: int, round: int, clients: int, participants: int) -> list[int]:
     """Return the participants of the default sampling, which a record does not list.
 
@@ -81,51 +77,6 @@ def default_participants(seed: int, round: int, clients: int, participants: int)
     """
     stream = numpy_stream(seed, "participants", round)
     return sorted(stream.choice(clients, participants, replace=False).tolist())
-
-
-def recorded_clients(plan: Plan) -> Recorded:
-    """Return the rounds of the run of ``--participants-from``, with the clients that answered.
-
-    Args:
-        plan: The run in which they are to take part.
-
-    Raises:
-        UsageError: It is not a run folder, or lacks clients or rounds of this run.
-    """
-    folder, clients = plan.settings.participants_from, plan.info.num_clients
-    if folder is None:
-        return {}
-    from protofl.records.reading import Reading  # a run that chooses by itself does without
-
-    where = f"--participants-from {folder}"
-    try:
-        run = Reading.of(folder)
-        config, rows = run.config, {(row.trial, row.round): row for row in run.rows}
-    except UsageError as problem:
-        raise UsageError(
-            f"--participants-from: {problem.what}", problem.near, "give the folder of a run"
-        ) from None
-    if config["clients"] != clients:
-        raise UsageError(
-            f"{where}: that run has {config['clients']} clients, and this one {clients}",
-            do=f"take --clients {config['clients']}, or leave --participants-from out",
-        )
-    trials, rounds = range(plan.settings.trials), range(plan.settings.rounds)
-    lacking = next((at for t in trials for r in rounds if (at := (t, r)) not in rows), None)
-    if lacking is not None:
-        raise UsageError(
-            f"{where}: its record has no round {lacking[1]} of trial {lacking[0]}",
-            do="take fewer --rounds, or a run that has them",
-        )
-    seed = config["seed"]
-    return {
-        (trial, round): row
-        if row.answered is not None
-        else row.changed(
-            answered=default_participants(seed + trial, round, clients, row.participants)
-        )
-        for (trial, round), row in rows.items()
-    }
 
 
 class ClientSampler:

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
-from typing import Any
-from weakref import proxy
+from typing import TYPE_CHECKING, Any
 
 from protofl.federation import events
-from protofl.federation.clients.evaluation import NoObserver, counts_in, figures_of, odd_counts
+from protofl.federation.clients.evaluation import NoObserver, counts_in, figures_of
 from protofl.federation.jobs import jobs
 from protofl.federation.jobs.pool_interface import (
     ClientFiles,
@@ -25,7 +24,6 @@ from protofl.federation.round.participation import Participation
 from protofl.federation.round.predictions import Predictions
 from protofl.federation.round.round_stages import Stages
 from protofl.federation.round.round_totals import Totals
-from protofl.federation.round.schedules import Coordinator, Schedule
 from protofl.federation.round.server_side import ServerSide, admit_uploads, book_losses
 from protofl.hooks.models.flops import ClientFlops, flops_of_round
 from protofl.hooks.transport.rules import Fault
@@ -34,11 +32,14 @@ from protofl.hooks.views.snapshots import unpack_server
 from protofl.hooks.wire.payload import Payload
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
+from protofl.system.clocks import UNPROFILED, NoProfile
 from protofl.system.device import compute_threads
 from protofl.system.files.checksums import Check
 from protofl.system.files.tensors import Packed
-from protofl.system.profile import RunProfile
 from protofl.system.transfers import has_streams
+
+if TYPE_CHECKING:
+    from protofl.federation.round.schedules import Coordinator, Schedule
 
 
 class Federation:
@@ -48,13 +49,12 @@ class Federation:
         plan: The run.
         pool: The hosts.
         progress: Receives every stage and every client that is done.
-        profile: Takes where the time goes; None for a run that is not profiled.
+        profile: Takes where the time goes.
         parked: A folder in which hosts may keep clients on disk; None for one of their own.
         participation: The participants of each round; by default those of the plan.
 
     Attributes:
         trial: The trial.
-        holders: Clients that hold the download of the last round's end.
         client_accuracy: {client: its accuracy} in the last round.
         flops: What clients of each architecture compute, where rounds are to tell of it.
         learned: What the dry run has shown of uploads; empty where there was none.
@@ -69,32 +69,36 @@ class Federation:
         pool: Pool,
         progress: events.Progress = events.ignore,
         *,
-        profile: RunProfile | None = None,
+        profile: NoProfile = UNPROFILED,
         parked: Path | None = None,
         participation: Participation | None = None,
     ) -> None:
         self.plan, self.pool = plan, pool
         self.elsewhere = isinstance(pool, ClientFiles)
         self._parked = None if parked is None or self.elsewhere else str(parked)
-        profile = profile or RunProfile()
-        self._sums = profile.sums
+        self._profile = profile
         self._who = participation or Participation(plan)
         self._stages = Stages(plan, pool, progress, profile)
         self.trial = 0
-        self.holders: set[int] = set()
         self.client_accuracy: dict[int, float] = {}
         self.flops: Sequence[ClientFlops] = ()
         self.learned: Mapping[str, Any] = {}
         self.observer = NoObserver()
         self.predictions: Predictions | None = None
         self._server_side: ServerSide
-        self._coordinator: Coordinator
-        self._schedule: Schedule
+        self._rounds: Rounds
+        self._coordinator: Rounds | Coordinator
+        self._schedule: Rounds | Schedule
 
     @property
     def server(self) -> ServerState:
         """The state of the server."""
         return self._server_side.state
+
+    @property
+    def holders(self) -> set[int]:
+        """The clients that hold the download of the last round's end."""
+        return self._rounds.holders
 
     # --- a trial --------------------------------------------------------------------------------
 
@@ -106,11 +110,11 @@ class Federation:
             folder: The run folder, for a trial that continues after its last committed round.
         """
         self.trial = self._stages.trial = trial
-        self.holders = set()
         self._who.start(trial, folder.rows if folder else ())
-        self._server_side = ServerSide(self.plan, trial, self._sums)
+        self._server_side = ServerSide(self.plan, trial, self._profile)
         self.server.learned = deepcopy({**self.learned})
         self._build_validation()
+        self._rounds = Rounds(self.plan, self.pool, self._server_side, self._stages, self._who)
         self._open_schedule()
         store = self.plan.settings.client_store if has_streams(self.plan.device) else "auto"
         start = jobs.StartTrial(trial, parked=self._parked, store="" if store == "auto" else store)
@@ -125,24 +129,21 @@ class Federation:
         self.start_trial(folder.commit.trial, folder)
         unpack_server(self.server, folder.committed_server())
         self._build_validation()
-        self.holders = set(folder.commit.holders)
+        self._rounds.holders = set(folder.commit.holders)
         self._schedule.restore(self.server.schedule)
 
     def _open_schedule(self) -> None:
         """Open the schedule of the trial; a dry run has rounds."""
-        self._coordinator, choice = self.coordinator(), self.plan.choices["schedule"]
+        self._coordinator = self._schedule = self._rounds
+        choice = self.plan.choices["schedule"]
         if "open_schedule" in choice.hooks and not self.plan.dry:
+            self._coordinator = self.coordinator()
             self._schedule = choice.call("open_schedule", coordinator=self._coordinator)
-        else:
-            self._schedule = Rounds(self)
-
-    @property
-    def totals(self) -> Totals:
-        """The totals of the current round."""
-        return self._coordinator.totals
 
     def coordinator(self) -> Coordinator:
         """Return what a schedule does with the server and the clients of the trial."""
+        from protofl.federation.round.schedules import Coordinator  # a run with rounds has none
+
         arguments = self._server_side, self._stages, self._who
         return Coordinator(self.plan, self.pool, *arguments, self._parked)
 
@@ -150,10 +151,6 @@ class Federation:
         """Check uploads and replies by what the server has learned."""
         self._server_side.build_validation()
         self._stages.sizes = self._server_side.sizes
-
-    def participants(self, round: int) -> list[int]:
-        """Return the clients that the server asks in a round, ascending."""
-        return self._who.asked(round, self.pool if isinstance(self.pool, Presence) else None)
 
     # --- a round --------------------------------------------------------------------------------
 
@@ -175,10 +172,10 @@ class Federation:
         start, settings = time.perf_counter(), self.plan.settings
         last = number + 1 == settings.rounds
         self._coordinator.begin(number)
-        totals = self._coordinator.totals = Totals(malicious=self.server.malicious)
-        # 1. Who takes part. 2. What each downloads. 3. Local training and upload, wherever the
-        # clients live. From here on the round's clients are those that answered.
+        totals = self._coordinator.totals
+        # 1. Who takes part. 2. What each downloads. 3. Local training and upload: see `Rounds`.
         uploads = self._schedule.collect(number)
+        # From here on the round's clients are those that answered.
         self.server.evaluates = last or self._schedule.is_due(number)
         asked = sorted({*uploads, *totals.absent})
         clients, unusual = self._who.answered(number, asked, totals.absent)
@@ -188,7 +185,7 @@ class Federation:
         self.observer.see(number, uploads, self.server.global_state)
         # 5. Phases that follow the server's step, with this round's download.
         if self.plan.composition.has_follow_up(self.plan.info):
-            self._follow_up(clients, number, totals)
+            self._rounds.follow_up(clients, number, totals)
         # 6. Evaluation, each client with what it would download next; also if the trial ends here.
         ended = self._server_side.end_trial()
         self.server.evaluates |= bool(ended)
@@ -202,7 +199,7 @@ class Federation:
             totals.add_domains(self.plan.domains(self.trial))
             totals.samples_per_class = self.plan.balanced_per_class(self.trial)
             self._evaluate_unseen(number, totals)
-        with self._sums.span("end_round", "server"):
+        with self._profile.span("end_round", "server"):
             extra = self._server_side.end_round(totals)
         if self.flops:
             place_of = self.plan.info.place_of
@@ -220,25 +217,6 @@ class Federation:
         line |= {"ended": ended} if ended else {}
         return Row({**line, **self._who.line(number)}), clients
 
-    def train_clients(self, clients: list[int], number: int, totals: Totals) -> dict[int, Payload]:
-        """Run downloads, local training and uploads; return {client: accepted upload}."""
-        replies = self._train(clients, number, "before_upload", totals)
-        # Who would come too late, or not at all, is as if never asked.
-        for client, reason in self._who.trained(replies, [*totals.absent]).items():
-            totals.leave_out(client, reason)
-        came = [client for client in clients if client in replies and client not in totals.absent]
-        with self._sums.span("uploads", "server"):
-            arrived = {client: replies[client] for client in came}
-            uploads = admit_uploads(
-                arrived, number, totals, self._server_side, self.plan, self._stages
-            )
-        lied = [client for client, reason in totals.absent.items() if reason == "skipped"]
-        gone = sorted({*replies, *lied} - uploads.keys())
-        if gone:
-            self._stages.replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, totals)
-        self._who.hear({client: replies[client] for client in uploads})
-        return uploads
-
     def train_server(self, uploads: Mapping[int, Payload], totals: Totals) -> None:
         """Run the server's hooks; without uploads the server does not change."""
         start = time.perf_counter()
@@ -248,49 +226,6 @@ class Federation:
             while self.server.notes:
                 self._stages.note(self.server.notes.pop(0))
         totals.spend({"server": time.perf_counter() - start})
-
-    def _follow_up(self, clients: list[int], number: int, totals: Totals) -> None:
-        """Run the phases after the server's step; a lost client stays as it was before them."""
-        self.holders = set()
-        later = Totals(absent=self._who.lost(number, "unfollowed", clients))
-        there = [client for client in clients if client not in later.absent]
-        replies = self._train(there, number, "after_server", later)
-        self._who.followed(replies)
-        totals.add_phases(later)
-        self.holders = {client for client in there if client in replies}
-        kept_replies = {client: replies[client] for client in sorted(self.holders)}
-        book_losses(kept_replies, number, totals, self.plan, self._stages)
-
-    def _train(
-        self, clients: list[int], number: int, when: str, totals: Totals
-    ) -> dict[int, jobs.TrainReply]:
-        """Run local training; a client that holds its download is not sent it again."""
-        settings, first = self.plan.settings, when == "before_upload"
-        with self._sums.span("downloads", "server"):
-            lacking = [client for client in clients if client not in self.holders]
-            blobs = dict(self._server_side.downloads(lacking, totals))
-            sizes = {client: len(blobs.get(client, b"")) for client in clients}
-            idle = self._who.downloading(sizes, when)
-            skip = settings.on_lost_client == "skip"
-            undo = settings.on_bad_upload == "skip" or self._who.leaves_out
-            work = [
-                jobs.Train(
-                    c,
-                    number,
-                    when,
-                    keep_received=c not in blobs,
-                    may_fail=skip,
-                    may_be_undone=skip or (first and undo),
-                    blob=blobs.get(c, b""),
-                )
-                for c in clients
-                if c not in idle
-            ]
-        self._stages.begin("train", [job.client for job in work])
-        replies = self._stages.replies("train", work, jobs.TrainReply, totals)
-        for client, reply in replies.items():
-            totals.trained[client] = totals.trained.get(client, 0) + reply.samples
-        return replies
 
     def evaluate_clients(
         self, clients: Sequence[int], number: int, totals: Totals, epochs: int | None = None
@@ -327,6 +262,8 @@ class Federation:
                     predictions.take(client, counts)
                 totals.add_score(client, reply, counts)
         if skip:
+            from protofl.federation.round.outliers import odd_counts
+
             tests = {client: count for client, (_, count) in totals.scores.items()}
             arguments = self.plan.metrics, totals.counts, tests, self.plan.info.num_classes
             for client, odd in odd_counts(*arguments, self.plan.data.task).items():
@@ -386,25 +323,116 @@ class Federation:
 
 
 class Rounds:
-    """The schedule of rounds: the server asks the participants, waits for them, and acts.
+    """The schedule of rounds, of which the dry run of every run has two.
 
     Args:
-        federation: The server and the clients.
+        plan: The run.
+        pool: The hosts.
+        side: The server.
+        stages: Orders jobs.
+        who: The participants.
+
+    Attributes:
+        totals: The totals of the current round.
+        holders: Clients that hold the download of the last round's end.
     """
 
-    def __init__(self, federation: Federation) -> None:
-        # In a cycle the federation would keep its clients' memory until it is collected.
-        self._federation = proxy(federation)
+    def __init__(
+        self,
+        plan: Plan,
+        pool: Pool,
+        side: ServerSide,
+        stages: Stages,
+        who: Participation,
+    ) -> None:
+        self._plan, self._pool, self._side, self._stages = plan, pool, side, stages
+        self._who, self._profile = who, stages.profile
+        self.totals, self.holders = Totals(), set[int]()
+
+    def begin(self, step: int) -> None:
+        """Begin a round."""
+        self._side.begin(step)
+        self.totals = Totals(malicious=self._side.state.malicious)
+
+    def participants(self, step: int) -> list[int]:
+        """Return the clients that the server asks in a round, ascending."""
+        return self._who.asked(step, self._pool if isinstance(self._pool, Presence) else None)
 
     def collect(self, step: int) -> dict[int, Payload]:
-        """Ask the participants of a round; return their accepted uploads."""
-        federation: Federation = self._federation
-        return federation.train_clients(federation.participants(step), step, federation.totals)
+        """Run downloads, local training and uploads; return {client: accepted upload}."""
+        totals = self.totals
+        # 1. Who takes part.
+        clients = self.participants(step)
+        # 2. What each downloads. 3. Local training and upload, wherever the clients live.
+        replies = self._train(clients, step, "before_upload", totals)
+        # Who would come too late, or not at all, is as if never asked.
+        if clock := self._who.clock:
+            for client, reason in clock.arrive(replies, [*totals.absent]).items():
+                totals.leave_out(client, reason)
+        came = [client for client in clients if client in replies and client not in totals.absent]
+        with self._profile.span("uploads", "server"):
+            arrived = {client: replies[client] for client in came}
+            uploads = admit_uploads(arrived, step, totals, self._side, self._plan, self._stages)
+        lied = [client for client, reason in totals.absent.items() if reason == "skipped"]
+        gone = sorted({*replies, *lied} - uploads.keys())
+        if gone:
+            self._stages.replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, totals)
+        self._who.hear({client: replies[client] for client in uploads})
+        return uploads
+
+    def follow_up(self, clients: Sequence[int], step: int, totals: Totals) -> None:
+        """Run the phases after the server's step; a lost client stays as it was before them."""
+        self.holders = set()
+        later = Totals(absent=self._who.lost(step, "unfollowed", clients))
+        there = [client for client in clients if client not in later.absent]
+        replies = self._train(there, step, "after_server", later)
+        if self._who.clock:
+            self._who.clock.follow(replies)
+        totals.add_phases(later)
+        self.holders = {client for client in there if client in replies}
+        kept_replies = {client: replies[client] for client in sorted(self.holders)}
+        book_losses(kept_replies, step, totals, self._plan, self._stages)
+
+    def _train(
+        self, clients: list[int], step: int, when: str, totals: Totals
+    ) -> dict[int, jobs.TrainReply]:
+        """Run local training; a client that holds its download is not sent it again."""
+        settings, first = self._plan.settings, when == "before_upload"
+        with self._profile.span("downloads", "server"):
+            lacking = [client for client in clients if client not in self.holders]
+            blobs = dict(self._side.downloads(lacking, totals))
+            sizes = {client: len(blobs.get(client, b"")) for client in clients}
+            # Clients that would be absent in virtual time need not train.
+            clock = self._who.clock
+            idle = clock.download(sizes, when) if clock else set()
+            skip = settings.on_lost_client == "skip"
+            undo = settings.on_bad_upload == "skip" or (clock and clock.leaves_out)
+            work = [
+                jobs.Train(
+                    c,
+                    step,
+                    when,
+                    keep_received=c not in blobs,
+                    may_fail=skip,
+                    may_be_undone=skip or bool(first and undo),
+                    blob=blobs.get(c, b""),
+                )
+                for c in clients
+                if c not in idle
+            ]
+        self._stages.begin("train", [job.client for job in work])
+        replies = self._stages.replies("train", work, jobs.TrainReply, totals)
+        for client, reply in replies.items():
+            totals.trained[client] = totals.trained.get(client, 0) + reply.samples
+        return replies
+
+    def to_evaluate(self, clients: Sequence[int], *, last: bool) -> list[int]:
+        """Return all clients that count."""
+        return [*clients]
 
     def is_due(self, step: int) -> bool:
         """Return True if ``--eval-every`` asks for an evaluation."""
-        plan = self._federation.plan
-        return bool(plan.is_due(step, plan.settings.eval_every))
+        return self._plan.is_due(step, self._plan.settings.eval_every)
 
     def line(self) -> dict[str, Any]:
         """Return nothing: all figures of a round are in its line."""

@@ -15,15 +15,15 @@ from protofl.federation.plan.plan import Plan
 from protofl.federation.round.client_sampling import (
     ClientSampler,
     Membership,
-    Recorded,
     default_participants,
-    recorded_clients,
 )
 from protofl.records.row import Row
 
 if TYPE_CHECKING:
     from protofl.federation.time.virtual_clock import VirtualClock
 
+Recorded = Mapping[tuple[int, int], Row]
+"""Lines of rounds to replay, {(trial, round): line}: ``answered``, ``unfollowed``, ``unscored``."""
 
 PAUSE = 1.0
 """Seconds between two looks at which clients can be reached."""
@@ -38,13 +38,14 @@ class Participation:
     """
 
     def __init__(self, plan: Plan, recorded: Recorded | None = None) -> None:
-        self._plan, self._trial = plan, 0
-        self._recorded = (
-            {} if plan.dry else recorded_clients(plan) if recorded is None else recorded
-        )
+        self._plan, self._trial, self._recorded = plan, 0, recorded or {}
+        folder = plan.settings.participants_from
+        if recorded is None and folder is not None and not plan.dry:
+            from protofl.federation.round.replay import recorded_clients
+
+            self._recorded = recorded_clients(plan, folder)
         self.members = Membership(plan)
         """The clients that there are in a round."""
-        self._check_recorded()
         self.sampler = ClientSampler(plan)
         """Chooses the clients that are asked."""
         self.clock: VirtualClock | None = None
@@ -53,11 +54,6 @@ class Participation:
             from protofl.federation.time.virtual_clock import VirtualClock
 
             self.clock = VirtualClock(plan)
-
-    @property
-    def leaves_out(self) -> bool:
-        """True if clients that have trained may turn out to be absent."""
-        return self.clock is not None and self.clock.leaves_out
 
     def start(self, trial: int, rows: Iterable[Row] = ()) -> None:
         """Start a trial, or continue it after the lines of its record."""
@@ -118,19 +114,6 @@ class Participation:
                 )
             time.sleep(min(PAUSE, left))
         return np.array(sorted(reachable))
-
-    def downloading(self, sizes: Mapping[int, int], when: str) -> set[int]:
-        """Book downloads; return clients that need not train, because they would be absent."""
-        return self.clock.download(sizes, when) if self.clock else set()
-
-    def trained(self, replies: Mapping[int, TrainReply], lost: Iterable[int]) -> dict[int, str]:
-        """Book training; return {client: reason} of clients that are absent after it."""
-        return self.clock.arrive(replies, lost) if self.clock else {}
-
-    def followed(self, replies: Mapping[int, TrainReply]) -> None:
-        """Book training after the server's step."""
-        if self.clock:
-            self.clock.follow(replies)
 
     def lost(self, round: int, figure: str, among: Iterable[int]) -> dict[int, str]:
         """Return {client: reason} of clients that a replayed round lost after the uploads.
@@ -196,21 +179,6 @@ class Participation:
         """Return the keys of the record about participation, after the round."""
         clock = self.clock.line() if self.clock else {}
         return {**self.members.line(round), **self.sampler.line(), **clock}
-
-    def _check_recorded(self) -> None:
-        """Check that the clients of ``--participants-from`` are available.
-
-        Raises:
-            UsageError: One is unseen, or comes later.
-        """
-        for (trial, round), line in self._recorded.items():
-            self.members.start(trial)
-            if strange := {*line["answered"]}.difference(self.members.numbers(round)):
-                raise UsageError(
-                    f"--participants-from: client {min(strange)} took part in round {round} of "
-                    f"trial {trial}, and is unseen here, or comes later",
-                    do="give the same --unseen and --join-round as that run had",
-                )
 
 
 def named(lost: Mapping[int, str]) -> str:

@@ -32,7 +32,7 @@ from protofl.hooks.transport.rules import (
     refused_reply,
     skipped_upload,
 )
-from protofl.system.profile import RunProfile
+from protofl.system.clocks import NoProfile
 
 
 class Workload:
@@ -84,6 +84,7 @@ class Stages:
         profile: Takes where the time goes.
 
     Attributes:
+        profile: As given.
         trial: The trial.
         sizes: Checks the clients' numbers of samples.
     """
@@ -91,9 +92,9 @@ class Stages:
     sizes: KnownSizes
 
     def __init__(
-        self, plan: Plan, pool: Pool, progress: events.Progress, profile: RunProfile
+        self, plan: Plan, pool: Pool, progress: events.Progress, profile: NoProfile
     ) -> None:
-        self._plan, self._progress, self._profile = plan, progress, profile
+        self._plan, self._progress, self.profile = plan, progress, profile
         self._pool = pool
         self._labels = {term.label for term in plan.composition.terms}
         self._form = PointValues if plan.data.task.name in CONTINUOUS else ReplyValues
@@ -129,7 +130,7 @@ class Stages:
             return -int(sizes[job.client]) * plan.cost(plan.info.architecture_of(job.client))
 
         in_order = sorted(jobs, key=cost)  # costly first; results do not depend on the order
-        with self._profile.stage():
+        with self.profile.span("waiting for workers", "server"):
             yield in_order
 
     def take(
@@ -188,7 +189,7 @@ class Stages:
     def _done(self, stage: str, client: int, reply: Reply, totals: Totals) -> None:
         """Book the time of a client's job, and report it."""
         if reply.profile:
-            self._profile.take(reply.profile, reply.seconds)
+            self.profile.take(reply.profile, reply.seconds)
         totals.spend(reply.seconds)
         for note in getattr(reply, "notes", ()):
             self.note(printable(note))

@@ -1,4 +1,4 @@
-"""Totals of a round, its line of the record, and figures of `--measure`."""
+"""Totals of a round, and its line of the record."""
 
 from __future__ import annotations
 
@@ -7,17 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from protofl import functional
-from protofl.errors import UsageError
 from protofl.federation.jobs.jobs import EvaluateReply, TrainReply
-from protofl.federation.plan.plan import Plan
-from protofl.functional.precision import in_float64
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tables import finite, rounded
-from protofl.system.transfers import to_host
 
 STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "checkpoint", "total")
 
@@ -223,81 +215,8 @@ def accuracy_over_clients(scores: Sequence[tuple[float, int]]) -> tuple[float, f
     return correct / count, mean, deviation
 
 
-def accuracy_by_class(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the share of each class's samples that is predicted correctly, [C] float64.
-
-    Args:
-        scores: [N, C], logits or probabilities.
-        labels: [N] integers in 0…C−1. The share of a class without samples is NaN.
-    """
-    hits = labels[scores.argmax(1) == labels]
-    correct, count = (torch.bincount(y, minlength=scores.shape[1]) for y in (hits, labels))
-    return in_float64(correct) / in_float64(count)  # 0/0 is NaN
-
-
 def _accuracy(scores: Mapping[int, tuple[float, int]], name: str) -> dict[str, Any]:
     """Return the accuracy over all samples, its mean over clients and its deviation."""
     accuracies = accuracy_over_clients([scores[client] for client in sorted(scores)])
     names = (name, f"client_{name}", f"{name}_std")
     return dict(zip(names, accuracies or (None, None, None), strict=True))
-
-
-SCORES = ("public_logits", "public_probabilities")
-"""Uploads that hold scores of the public samples."""
-
-
-def public_logits(uploads: Mapping[int, Payload], labels: Tensor) -> dict[str, Any]:
-    """FedPKD, Fig. 2: accuracy by class of each client's scores, and of their ensembles."""
-    (key,) = (key for key in SCORES if key in next(iter(uploads.values())).keys())
-    each = to_host({str(client): upload[key] for client, upload in uploads.items()})
-    scores, labels = torch.stack([*each.values()]), labels.cpu()
-
-    def accuracy(scores: Tensor) -> list[float | None]:
-        return _numbers(accuracy_by_class(scores, labels))
-
-    return {
-        "clients": {
-            client: accuracy(client_scores)
-            for client, client_scores in zip(each, scores, strict=True)
-        },
-        "mean": accuracy(scores.mean(0)),
-        "variance": accuracy(functional.ensemble_logits(scores)),
-    }
-
-
-def _numbers(values: Tensor) -> list[float | None]:
-    return [finite(value) for value in values.tolist()]
-
-
-def check_measures(plan: Plan) -> None:
-    """Check that the run can give the figures of ``--measure``.
-
-    Raises:
-        UsageError: Clients don't send what a figure is of, or the public samples have no labels.
-    """
-    if "public-logits" not in plan.settings.measure:
-        return
-    method = plan.composition.members[plan.composition.providers["upload_payload"]]
-    sent = getattr(method.instance, "uploads", {})
-    if not any(key in sent for key in SCORES):
-        raise UsageError(
-            f"--measure public-logits: clients of {method.name} don't send {' or '.join(SCORES)}",
-            f"they send: {', '.join(sent) or 'nothing'}",
-            "leave it out, or take a method that does",
-        )
-    if plan.public_labels(0) is None:
-        raise UsageError(
-            "--measure public-logits: the labels of the public samples are not known",
-            f"{plan.settings.public} has other classes than {plan.settings.dataset}",
-            "hold samples of the data set out: --public N",
-        )
-
-
-@torch.no_grad()
-def measured(plan: Plan, trial: int, uploads: Mapping[int, Payload]) -> dict[str, Any]:
-    """Return the figures of a round that follow from uploads."""
-    if "public-logits" not in plan.settings.measure:
-        return {}
-    labels = plan.public_labels(trial)
-    assert labels is not None
-    return {"public_logits": public_logits(uploads, labels)}

@@ -97,8 +97,7 @@ class Coordinator:
         self._pool, self._away = pool, set[int]()
         self._scores: dict[int, tuple[int, jobs.EvaluateReply, Payload]] = {}
         self._evaluated: dict[int, int] = {}
-        waits = "open_schedule" not in plan.choices["schedule"].hooks  # rounds
-        self.real_time = who.clock is None and isinstance(pool, AsynchronousPool) and not waits
+        self.real_time = who.clock is None and isinstance(pool, AsynchronousPool)
 
     @property
     def clock(self) -> VirtualClock:
@@ -108,8 +107,9 @@ class Coordinator:
 
     def begin(self, step: int) -> None:
         """Begin a step of the server, as the run does before `Schedule.collect`."""
-        self.step, self.totals, self._evaluated = step, Totals(), {}
         self._side.begin(step)
+        self.step, self.totals = step, Totals(malicious=self._side.state.malicious)
+        self._evaluated = {}
         if self._away:  # they go on
             self._stages.begin("train", sorted(self._away))
 
@@ -307,30 +307,27 @@ class Coordinator:
 
 
 def check_pool(plan: Plan, pool: Pool) -> None:
-    """Check that the hosts of a run can do what its schedule needs.
+    """Check that the hosts of a run without rounds can do what its schedule needs.
 
     Raises:
         UsageError: They keep the clients' files.
     """
-    choice, keeps = plan.choices["schedule"], isinstance(pool, ClientFiles)
-    if "open_schedule" in choice.hooks and keeps and not isinstance(pool, AsynchronousPool):
+    if isinstance(pool, ClientFiles) and not isinstance(pool, AsynchronousPool):
         raise UsageError(
-            f"--schedule {choice.name}: with --backend {plan.settings.backend} the clients' files "
-            "stay on their own machines",
+            f"--schedule {plan.settings.timing}: with --backend {plan.settings.backend} the "
+            "clients' files stay on their own machines",
             "a client in training has a file with its next state, which is taken or dropped here",
             "take --schedule rounds, or another backend",
         )
 
 
 def check_schedule(plan: Plan) -> None:
-    """Check that a run can have its schedule.
+    """Check that a run without rounds can have its schedule.
 
     Raises:
         UsageError: It can't.
     """
     choice = plan.choices["schedule"]
-    if "open_schedule" not in choice.hooks:
-        return
     backend = plan.choices.get("backend")
     if backend is not None and getattr(backend.plugin, "real_time", False):
         if not getattr(choice.plugin, "real_time", False):

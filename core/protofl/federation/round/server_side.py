@@ -21,9 +21,8 @@ from protofl.federation.jobs.jobs import TrainReply
 from protofl.federation.plan.plan import Plan
 from protofl.federation.round.known_sizes import KnownSizes
 from protofl.federation.round.round_stages import Stages
-from protofl.federation.round.round_totals import Totals, measured
+from protofl.federation.round.round_totals import Totals
 from protofl.hooks.models.optimisers import Groups, make_optimizer
-from protofl.hooks.transport.outliers import outliers, unusual_norms
 from protofl.hooks.transport.payload_validation import UploadValidation
 from protofl.hooks.transport.rules import (
     Fault,
@@ -35,11 +34,11 @@ from protofl.hooks.transport.rules import (
 from protofl.hooks.views.server import Server
 from protofl.hooks.views.server_state import ServerState
 from protofl.hooks.wire.payload import Payload
+from protofl.system.clocks import UNPROFILED, NoProfile
 from protofl.system.device import compute_threads
 from protofl.system.files.tables import finite
 from protofl.system.machine import time_limit
 from protofl.system.options.settings import Settings
-from protofl.system.profile import Sums
 from protofl.system.randomness import global_stream
 from protofl.system.transfers import as_floats, has_streams, keep_apart
 
@@ -53,7 +52,7 @@ class ServerSide:
     Args:
         plan: The run.
         trial: The trial.
-        sums: Takes where the time goes.
+        profile: Takes where the time goes.
 
     Attributes:
         state: State of the server.
@@ -64,9 +63,9 @@ class ServerSide:
     validation: UploadValidation
     sizes: KnownSizes
 
-    def __init__(self, plan: Plan, trial: int, sums: Sums) -> None:
-        self._plan, self._sums, self._trial = plan, sums, trial
-        self.state = _fresh(plan, trial, sums)
+    def __init__(self, plan: Plan, trial: int, profile: NoProfile = UNPROFILED) -> None:
+        self._plan, self._trial = plan, trial
+        self.state = _fresh(plan, trial, profile)
         threads = compute_threads(plan.settings.server_threads)
         stream = global_stream(self.state.seed, "setup-server")
         with threads, stream, self._within("setup_server"):
@@ -109,6 +108,8 @@ class ServerSide:
         """
         settings, result = self._plan.settings, self.sizes.faults(uploads)
         if settings.on_bad_upload == "skip" and not settings.malicious and not self.state.dry:
+            from protofl.federation.round.outliers import unusual_norms
+
             result |= unusual_norms({c: u for c, u in uploads.items() if c not in result})
         return result
 
@@ -183,11 +184,15 @@ class ServerSide:
                 return {}
             for hook in ("server_aggregate", "server_train"):
                 place = self._within(f"{hook}, round {state.round}")
-                with self._sums.span(hook, "server"), place:
+                with state.profile.span(hook, "server"), place:
                     update = composition.call(hook, server=view, uploads=uploads)
                     expect_finite(update, f"{hook} of {' and '.join(composition.makers(hook))}")
                 state.global_state.merge(update)
         keep_apart(state.state)
+        if "public-logits" not in self._plan.settings.measure:
+            return {}
+        from protofl.federation.round.public_logits import measured
+
         return measured(self._plan, self._trial, uploads)
 
     @torch.no_grad()
@@ -234,7 +239,7 @@ class ServerSide:
             return {**mean_accuracy(points, len(test), "server_test_accuracy")}
 
 
-def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerState:
+def _fresh(plan: Plan, trial: int, profile: NoProfile) -> ServerState:
     """Return the state of the server before its set-up."""
     layout = plan.info.architectures[0].channels_last
     split = plan.split(trial)
@@ -250,7 +255,7 @@ def _fresh(plan: Plan, trial: int, sums: Sums) -> ServerState:
         public=plan.public_samples(trial, layout),
         test=test,
         images=plan.images,
-        sums=sums,
+        profile=profile,
         dry=plan.dry,
         replays=plan.choices["engine"].replays and has_streams(plan.device) and not plan.dry,
     )
@@ -322,7 +327,11 @@ def book_losses(
         plan: The run.
         stages: Tells the user lines.
     """
-    odd = odd_losses(replies) if plan.settings.on_bad_upload == "skip" else {}
+    odd: dict[int, str] = {}
+    if plan.settings.on_bad_upload == "skip":
+        from protofl.federation.round.outliers import odd_losses
+
+        odd = odd_losses(replies)
     for client, reply in replies.items():
         for term in diverged(reply.sums):
             stages.note(f"client {client}: its {term} loss is NaN or infinite")
@@ -332,28 +341,6 @@ def book_losses(
         else:
             totals.add_losses(reply)
 
-
-def odd_losses(replies: Mapping[int, TrainReply]) -> dict[int, str]:
-    """Return the losses that would decide the mean over clients: {client: in words}."""
-    result = {
-        client: f"a {terms[0]} loss of NaN or infinity"
-        for client, reply in replies.items()
-        if (terms := diverged(reply.sums))
-    }
-    each: dict[str, dict[int, float]] = {}
-    for client, reply in replies.items():
-        for term, total in reply.sums.items() if client not in result else ():
-            each.setdefault(term, {})[client] = abs(total) / max(reply.samples, 1)
-    for term, means in each.items():
-        for client, (mean, usual) in outliers(means, FAR_LOSS).items():
-            if mean > FAR_LOSS:  # a median may be tiny
-                description = f"a {term} loss of {mean:.3g} per sample, others of about {usual:.3g}"
-                result.setdefault(client, description)
-    return result
-
-
-FAR_LOSS = 1000.0
-"""Largest ratio of a client's mean loss to the median over clients."""
 
 CHUNK = 128
 """Samples that are scored together; rounding depends on it, so it is fixed."""

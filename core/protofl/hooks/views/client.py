@@ -24,7 +24,9 @@ from protofl.hooks.views.client_state import (
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.payload import Payload, class_rows
 from protofl.system.randomness import random_stream
-from protofl.system.secret_stream import SecretStream, derived_key
+
+if TYPE_CHECKING:
+    from protofl.system.secret_stream import SecretStream
 
 
 class Learner(MethodView[ConfigT]):
@@ -351,6 +353,8 @@ class Client(Learner[ConfigT], StatefulView):
         and client draw the same only for the same download. **A simulation has no secret**, so
         that whoever knows the seed knows the draws.
         """
+        from protofl.system.secret_stream import SecretStream, derived_key
+
         state = self._state
         if self._owner not in state.secretive:
             raise UsageError(

@@ -18,7 +18,6 @@ from protofl.data.batches import LEAST, Samples
 from protofl.data.spec import SampleSpec
 from protofl.data.tasks import Task
 from protofl.errors import UsageError
-from protofl.hooks.malicious import malicious_clients
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import forward_flops
 from protofl.hooks.models.modules import ModuleSlot, restored
@@ -51,6 +50,10 @@ class SideState:
     @property
     def malicious(self) -> frozenset[int]:
         """The clients that are malicious."""
+        if not self.info.malicious:
+            return frozenset()
+        from protofl.hooks.malicious import malicious_clients
+
         return malicious_clients(self.seed, self.info.num_clients, self.info.malicious)
 
 

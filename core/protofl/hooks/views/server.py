@@ -145,7 +145,7 @@ class Server(MethodView[ConfigT], StatefulView):
 
     def part(self, name: str) -> AbstractContextManager[None]:
         """Time a block as a part of its own in a profile (``--profile``)."""
-        return self._state.sums.span(name, "server")
+        return self._state.profile.span(name, "server")
 
     def epochs(self, count: int) -> Iterator[int]:
         """Count epochs of training on the server; a dry run has one."""

@@ -14,7 +14,7 @@ from protofl.data.generators import ImageSource
 from protofl.hooks.models.optimisers import Groups
 from protofl.hooks.views.client_state import SideState
 from protofl.hooks.wire.payload import GlobalState
-from protofl.system.profile import Sums
+from protofl.system.clocks import UNPROFILED, NoProfile
 
 
 @dataclass(kw_only=True)
@@ -33,7 +33,7 @@ class ServerState(SideState):
     new_optimizer: Callable[[Groups], Optimizer]
     test: Samples | None = None
     images: ImageSource | None = None
-    sums: Sums = field(default_factory=Sums)
+    profile: NoProfile = UNPROFILED
     dry: bool = False
     evaluates: bool = False
     replays: bool = False

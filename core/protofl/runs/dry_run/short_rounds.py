@@ -79,7 +79,8 @@ def dry_run(
 
     def try_schedule(federation: Federation) -> None:
         sizes.append(host.beside_models())
-        plan.choices["schedule"].call("try_out", coordinator=federation.coordinator(), note=note)
+        if "try_out" in (schedule := plan.choices["schedule"]).hooks:
+            schedule.call("try_out", coordinator=federation.coordinator(), note=note)
 
     try:
         with watching.randomness.noticed():

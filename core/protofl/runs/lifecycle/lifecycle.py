@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,6 @@ from protofl.federation.jobs.pool_interface import Pool, Starting, keep_files
 from protofl.federation.plan.plan import Plan
 from protofl.federation.round.federation import Federation
 from protofl.federation.round.participation import Participation
-from protofl.federation.round.schedules import check_pool
 from protofl.hooks.models.architecture import has_batch_norm
 from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
@@ -45,6 +44,7 @@ from protofl.runs.request.request import Request
 from protofl.runs.results.configuration import about_arithmetic, config_of, folder_words
 from protofl.runs.results.kept_weights import check_place
 from protofl.runs.results.round_commits import RoundCommits, wait_for_commits
+from protofl.system.clocks import UNPROFILED, NoProfile
 from protofl.system.device import current_card
 from protofl.system.files.atomic import disk_errors, temporary_folder, write_json
 from protofl.system.files.home import expand_user
@@ -53,7 +53,6 @@ from protofl.system.files.tables import rounded
 from protofl.system.files.tensors import write_tensors
 from protofl.system.machine import Idle
 from protofl.system.options.parsing import kept_rounds
-from protofl.system.profile import RunProfile
 from protofl.system.randomness import WAITING, expect_no_other_draws, one_run
 from protofl.system.torch_state import standard_torch
 from protofl.system.transfers import copied
@@ -108,8 +107,11 @@ def _start(
     else:
         folder = RunFolder(request.out or fresh_folder(*folder_words(plan)))
     progress(events.Planned(plan, folder))
-    profile = RunProfile(plan.settings.profile and not folder.finished)
-    profile.sums.seconds["start"]["plan"] = time.perf_counter() - began
+    profile = UNPROFILED
+    if plan.settings.profile and not folder.finished:
+        from protofl.system.profile import RunProfile
+
+        profile = RunProfile(time.perf_counter() - began)
     life = _Lifecycle(plan, folder, progress, profile, request, idle, until)
     if folder.finished:
         life.write_data_facts()
@@ -132,7 +134,7 @@ class _Lifecycle:
     plan: Plan
     folder: RunFolder
     progress: Progress
-    profile: RunProfile
+    profile: NoProfile
     request: Request
     idle: Idle | None
     until: ExitStack
@@ -144,7 +146,7 @@ class _Lifecycle:
 
     def train(self) -> None:
         """Train all trials that are not finished; the profile is written even after a failure."""
-        sums, participation = self.profile.sums, Participation(self.plan)
+        participation = Participation(self.plan)
         try:
             with (
                 temporary_folder(self.folder.parked) as parked,
@@ -183,7 +185,7 @@ class _Lifecycle:
 
                     federation.flops = count_flops(plan)
                 for trial, first in self._remaining():
-                    with sums.span("waiting for hosts, and set-up", "start"):
+                    with self.profile.span("waiting for hosts, and set-up", "start"):
                         if first:
                             self.folder.continue_trial(trial)
                             federation.resume(self.folder)
@@ -232,7 +234,10 @@ class _Lifecycle:
         )
         try:
             check_place(plan, pool)
-            check_pool(plan, pool)
+            if "open_schedule" in plan.choices["schedule"].hooks:
+                from protofl.federation.round.schedules import check_pool
+
+                check_pool(plan, pool)
         except UsageError:
             pool.close()
             raise
@@ -256,7 +261,7 @@ class _Lifecycle:
 
     def _try_out(self) -> dict[str, Any]:
         """Do the dry run, choose engine and client store; return what it has learned."""
-        plan, sums, learned = self.plan, self.profile.sums, dict[str, Any]()
+        plan, learned = self.plan, dict[str, Any]()
         beside_models: list[int] = []
         if line := about_arithmetic(plan):
             self._recorded_note(line)
@@ -265,12 +270,12 @@ class _Lifecycle:
             from protofl.runs.dry_run.short_rounds import dry_run  # a resumed run does without
 
             self.progress(events.DryRunStarted())
-            with sums.span("dry run", "start"):
+            with self.profile.span("dry run", "start"):
                 learned = dry_run(plan, self._recorded_note, beside_models.append)
         if plan.settings.engine == "auto":
             from protofl.runs.lifecycle.automatic_choices import choose_engine
 
-            with sums.span("engine trial", "start"):
+            with self.profile.span("engine trial", "start"):
                 choice = choose_engine(plan)
             self.plan = plan = choice.plan
             self._engine_trial = choice.table
@@ -282,7 +287,7 @@ class _Lifecycle:
     def _begin_record(self) -> None:
         """Create the folder."""
         plan = self.plan
-        with self.profile.sums.span("costs", "start"):
+        with self.profile.span("costs", "start"):
             for architecture in plan.info.architectures:
                 plan.cost(architecture)  # kept for the rounds
         if not self.request.resume:
@@ -364,7 +369,7 @@ class _Lifecycle:
         Where a thread does it, clients and server are copied here, and written there.
         """
         beside, settings = self._beside, self.plan.settings
-        start, in_commit = time.perf_counter(), partial(self.profile.sums.span, "commit", "server")
+        start, in_commit = time.perf_counter(), partial(self.profile.span, "commit", "server")
         with in_commit():
             commits.wait()  # before the copies: memory holds those of one round
         paths = self.folder.client_paths(sorted(trained), federation.trial, row.round)
@@ -380,14 +385,15 @@ class _Lifecycle:
         chosen = self._is_chosen(row.round)
 
         def commit() -> None:
-            for path, packed in unwritten.items():
-                write_tensors(Path(path), *packed)
-            self.folder.commit_round(
-                row, server, holders, paths, checks, keep=settings.keep, chosen=chosen
-            )
-            keep_files(federation.pool, self.folder.client_files)
+            with nullcontext() if beside else in_commit():
+                for path, packed in unwritten.items():
+                    write_tensors(Path(path), *packed)
+                self.folder.commit_round(
+                    row, server, holders, paths, checks, keep=settings.keep, chosen=chosen
+                )
+                keep_files(federation.pool, self.folder.client_files)
 
-        commits.commit(commit if beside else in_commit()(commit), beside=beside)
+        commits.commit(commit, beside=beside)
 
     def conclude(self) -> Result:
         """Write the summary."""

@@ -7,10 +7,7 @@ from dataclasses import replace
 
 from protofl.data.dataset import Dataset
 from protofl.federation.plan.plan import Plan
-from protofl.federation.plan.store_choice import about_samples, choose_store
 from protofl.federation.round.participation import check_participation
-from protofl.federation.round.round_totals import check_measures
-from protofl.federation.round.schedules import check_schedule
 from protofl.runs.request.request import Request
 from protofl.runs.results.kept_weights import check_kept_weights
 from protofl.system.torch_state import standard_torch
@@ -43,9 +40,15 @@ def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None
         recorded=request.recorded,
     )
     plan.split(0)  # data that can't be split this way are found before there is a folder
-    check_measures(plan)
+    if "public-logits" in plan.settings.measure:
+        from protofl.federation.round.public_logits import check_public_logits
+
+        check_public_logits(plan)
     check_participation(plan)
-    check_schedule(plan)
+    if "open_schedule" in plan.choices["schedule"].hooks:
+        from protofl.federation.round.schedules import check_schedule
+
+        check_schedule(plan)
     check_kept_weights(plan)
     if observes(plan):
         from protofl.federation.round.observer import check_observing
@@ -73,6 +76,8 @@ def with_store(plan: Plan, beside_models: Sequence[int], note: Callable[[str], N
     """
     if not has_streams(plan.device):
         return plan
+    from protofl.federation.plan.store_choice import about_samples, choose_store
+
     if plan.settings.backend == "local":
         _ = plan.stored  # the line about samples comes before the first round
     if plan.settings.client_store == "auto":

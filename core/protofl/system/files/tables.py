@@ -1,10 +1,8 @@
-"""Tables of values in TOML or JSON, and numbers as JSON holds them."""
+"""Tables of values from TOML or JSON, and numbers as JSON holds them."""
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -23,31 +21,6 @@ def parse_toml(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("tables in tables, too deep to read") from None
     return values
-
-
-def to_toml(values: Mapping[str, Any]) -> str:
-    """Write strings, numbers, booleans, and lists and tables of them as TOML."""
-    plain = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
-    lines = [f"{_key(key)} = {_toml(value)}" for key, value in plain.items()]
-    for key, table in values.items():
-        if isinstance(table, Mapping):
-            entries = [f"{_key(inner)} = {_toml(value)}" for inner, value in table.items()]
-            lines += ["", f"[{_key(key)}]", *entries]
-    return "\n".join(lines) + "\n"
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
-
-
-def _toml(value: Any) -> str:  # noqa: ANN401 - options are of many types
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, (bool, int, float)):
-        return json.dumps(value)
-    if value is None:
-        return '"none"'  # as --set writes it
-    return json.dumps(str(value), ensure_ascii=False)
 
 
 def finite(value: float) -> float | None:

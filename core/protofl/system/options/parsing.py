@@ -263,17 +263,6 @@ def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
     return result
 
 
-def as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded options as typed: loss terms get their hook."""
-    result = dict(values)
-    for key, prefix in (("add", "local_loss="), ("drop", "local_loss.")):
-        if result.get(key) is not None:
-            terms = text_list(f"--{key}", result[key])
-            whole = {t for t in terms if "=" in t or t.partition(".")[0] == "local_loss"}
-            result[key] = [t if t in whole else prefix + t for t in terms]
-    return result
-
-
 RECORD_ONLY = set(
     "plugins versions machine data layout files depends_on notes identity protofl description "
     "set_by arithmetic engine_trial".split()

@@ -8,7 +8,6 @@ from typing import Any, get_origin
 from pydantic import BeforeValidator, ValidationError
 
 from protofl.errors import UsageError, unknown
-from protofl.system.consent import is_data_folder
 from protofl.system.options.option import declared
 from protofl.system.options.settings import Settings
 
@@ -97,23 +96,6 @@ def usual_values(config: Mapping[str, Any]) -> dict[str, Any]:
         "engine": str(config["engine"]) if automatic else "eager",
         "precision": "tf32-conv" if "arithmetic" in config else "fp32",
     }
-
-
-def portable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a recorded run that are valid on every machine.
-
-    The data, the split, the models and the server's part of the run follow from them. Engine,
-    backend and folders are left out, as this machine may lack them.
-
-    Args:
-        options: Options as ``config.json`` holds them.
-    """
-    left_out = UNRECORDED | {"engine", "participants_from", "observe"}
-    if not is_data_folder(options.get("data_dir", "")):
-        left_out |= {"data_dir"}  # a record may not say where to write
-    gone = left_out & CHOOSING.keys()
-    plugin_options = {owner: v for owner, v in options["options"].items() if owner not in gone}
-    return {k: v for k, v in options.items() if k not in left_out} | {"options": plugin_options}
 
 
 def check_names(values: Iterable[str], noun: str, others: Iterable[str] = ()) -> None:

@@ -7,7 +7,7 @@ import torch
 from hostile_uploads import changed, federation
 
 import protofl as pf
-from protofl.hooks.transport.outliers import outliers, unusual_norms
+from protofl.federation.round.outliers import outliers, unusual_norms
 
 SKIP = {"on_bad_upload": "skip", "models": "toy1", "rounds": 3}
 

@@ -1,4 +1,4 @@
-"""Comparison of clients' uploads with each other, before a mean is taken.
+"""Comparison of clients with each other, if bad uploads or lost clients are left out.
 
 One client with huge weights would make a mean from which all the others diverge, and then they
 would be left out in its place. The median of the clients' norms does not follow a few of them.
@@ -7,14 +7,20 @@ would be left out in its place. The median of the clients' norms does not follow
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 
 import torch
 from torch import Tensor
 
+from protofl.data.tasks import CLASSIFICATION, Task
+from protofl.errors import RunFailure
+from protofl.federation.clients.evaluation import counted, value_of
+from protofl.federation.jobs.jobs import TrainReply
 from protofl.functional.precision import in_float64
-from protofl.hooks.transport.rules import Fault
+from protofl.hooks.plugin.members import Choice
+from protofl.hooks.transport.rules import Fault, diverged
+from protofl.hooks.wire.payload import Payload
 
 LEAST = 3
 """Smallest number of clients to compare: with two, an outlier looks like the other."""
@@ -24,6 +30,12 @@ WEIGHTS = 10.0
 
 OTHERS = 100.0
 """The same of other tensors, such as prototypes, whose norms differ more between clients."""
+
+FAR_LOSS = 1000.0
+"""Largest ratio of a client's mean loss to the median over clients."""
+
+FAR_COUNTS = 100.0
+"""Largest ratio of a client's counts per sample to the median over clients, or to 1."""
 
 
 def outliers(
@@ -130,3 +142,73 @@ def _part(name: str) -> str:
 
 def _norm(total: float, count: int) -> float:
     return math.sqrt(total / count)
+
+
+def odd_losses(replies: Mapping[int, TrainReply]) -> dict[int, str]:
+    """Return the losses that would decide the mean over clients: {client: in words}."""
+    result = {
+        client: f"a {terms[0]} loss of NaN or infinity"
+        for client, reply in replies.items()
+        if (terms := diverged(reply.sums))
+    }
+    each: dict[str, dict[int, float]] = {}
+    for client, reply in replies.items():
+        for term, total in reply.sums.items() if client not in result else ():
+            each.setdefault(term, {})[client] = abs(total) / max(reply.samples, 1)
+    for term, means in each.items():
+        for client, (mean, usual) in outliers(means, FAR_LOSS).items():
+            if mean > FAR_LOSS:  # a median may be tiny
+                description = f"a {term} loss of {mean:.3g} per sample, others of about {usual:.3g}"
+                result.setdefault(client, description)
+    return result
+
+
+def odd_counts(
+    metrics: Sequence[Choice],
+    clients: Mapping[int, Payload],
+    samples: Mapping[int, int],
+    num_classes: int,
+    task: Task = CLASSIFICATION,
+) -> dict[int, Fault]:
+    """Return the faults of counts that have another shape, no value, or decide a sum over clients.
+
+    Counts of NaN or infinity, of a model that diverged, are removed in place: the figure is without
+    the client.
+
+    Args:
+        metrics: The run's metrics.
+        clients: {client: what it counts}.
+        samples: {client: its test samples}.
+        num_classes: C.
+        task: The task.
+    """
+    if not clients:
+        return {}
+    metrics_by_name = {metric.name: metric for metric in metrics}
+    # The shape of counts depends on C and on options alone, so one sample shows it.
+    usual_counts = counted(metrics, torch.zeros(1, num_classes), task.no_labels(1, num_classes))
+    faults: dict[int, Fault] = {}
+    for name in dict.fromkeys(name for counts in clients.values() for name in counts):
+        counts = {c: payload[name] for c, payload in clients.items() if name in payload}
+        shape = usual_counts[name].shape
+        scales = {}
+        for client, tensor in counts.items():
+            if tensor.shape != shape:
+                detail = f"of shape {list(tensor.shape)}, expected {list(shape)}"
+                faults.setdefault(client, Fault(name, "shape", detail))
+                continue
+            if not tensor.isfinite().all():
+                del clients[client][name]
+                continue
+            try:
+                value_of(metrics_by_name[name], tensor)
+            except RunFailure as error:
+                faults.setdefault(client, Fault(name, "figures", f"without a value: {error.what}"))
+                continue
+            largest = float(tensor.abs().max()) if tensor.numel() else 0.0
+            scales[client] = largest / max(samples[client], 1)
+        for client, (scale, usual) in outliers(scales, FAR_COUNTS).items():
+            if scale > FAR_COUNTS:  # a median may be tiny
+                detail = f"with {scale:.3g} per sample, those of others have about {usual:.3g}"
+                faults.setdefault(client, Fault(name, "norm", detail))
+    return faults
