@@ -46,7 +46,7 @@ from protofl.federation.plan.run_description import (
     with_phases,
 )
 from protofl.federation.plan.store_choice import room_for_samples
-from protofl.federation.plan.task_checks import check_task, with_usual_metrics
+from protofl.federation.plan.task_checks import check_task, imbalance, with_usual_metrics
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import cost
@@ -171,7 +171,8 @@ class Plan:
         choices, data, read_as = run_data.load_for_group(
             choices, registry, settings.data_dir, report, data
         )
-        settings, choices = with_usual_metrics(settings, choices, data.task, registry)
+        if not recorded or not data.task.has_classes:
+            settings, choices = with_usual_metrics(settings, choices, data, registry)
         check_task(settings, composition, choices, data, registry)
         public, own_public = run_data.public_data(
             settings, composition, data, registry, report, is_given="public" in names
@@ -213,6 +214,7 @@ class Plan:
             devices=resolution.devices,
             notes=[
                 *run_data.about(data, names, settings),
+                *filter(None, [imbalance(data)]),
                 *run_data.about_ids(choices["model-group"], data),
                 *([] if info.has_secrets else map(about_noise, composition.secretive)),
                 *read_as,
