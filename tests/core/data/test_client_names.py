@@ -128,6 +128,19 @@ def test_pages_pictures_and_exported_clients_say_it_too(poor, tmp_path):
         assert f"{worst['client']}: accuracy " in " ".join(done.output.split())
 
 
+def test_other_owners_are_not_asked_for_the_classes_of_their_samples(poor, monkeypatch):
+    plan = pf.load_run(poor[1]).plan
+    assert plan.settings.metrics == ["balanced-accuracy"]
+    options = {name: vars(plan.settings)[name] for name in ("method", "models", "dataset",
+               "partition", "options")}  # fmt: skip
+    options["backend"] = "local"
+    assert pf.backends.Plan.make(options).settings.metrics == ["balanced-accuracy"]
+    backend = pf.backends.Plan.make(options).choices["backend"].plugin
+    monkeypatch.setattr(backend, "has_secrets", True, raising=False)
+    made = pf.backends.Plan.make(options)
+    assert not made.settings.metrics and not any("imbalanced" in note for note in made.notes)
+
+
 def split_of(owners):
     parts = [torch.tensor([n for n, own in enumerate(owners) if own == c]) for c in (0, 1)]
     pieces = [piece for part in parts for piece in (part[:-1], part[-1:])]

@@ -214,7 +214,7 @@ class Plan:
             devices=resolution.devices,
             notes=[
                 *run_data.about(data, names, settings),
-                *filter(None, [imbalance(data)]),
+                *filter(None, [imbalance(data)] * ("balanced-accuracy" in settings.metrics)),
                 *run_data.about_ids(choices["model-group"], data),
                 *([] if info.has_secrets else map(about_noise, composition.secretive)),
                 *read_as,
