@@ -143,9 +143,9 @@ def _reveals(card: Card) -> str:
     if not rows:
         return "Nothing: clients send nothing to the server."
     return (
-        "What a curious server learns about a client from each key of its uploads, with the "
-        "default options and without `--with`. It follows from the keys that the method declares; "
-        "`protofl leak RUN` measures it for a run. Other clients see only downloads; of what one "
+        "What a curious server may learn about a client from each key of its uploads, with the "
+        "default options and without `--with`. It follows from the keys that the method declares, "
+        "and is not measured for this method; `protofl leak RUN` measures a run. Other clients see only downloads; of what one "
         "client alone has sent, such as the prototype of a class that only it has, they see "
         f"that client's own.\n\n{table(('key', 'reveals'), rows)}"
     )

@@ -45,17 +45,23 @@ def export(
     data, shown = recorded.plan.data, f"round {which}" if which.isdecimal() else f"{which} round"
     samples = f"{data.sample}, {str(data.x.dtype).removeprefix('torch.')}"
     preparation = recorded.lacks_preparation or str(recorded.preparation)
+    warning = recorded.guess_warning(client, which, trial, kept_round(which))
+    if warning:
+        render.console(stderr=True).print(warning, style="yellow", soft_wrap=True)
     if as_json:
         about = {"client": client, "trial": trial, "which": which, "samples": samples}
         about |= {"preparation": preparation, "outputs": list(data.output_names)}
+        about |= {"warning": warning}
         print_json({"file": target, "bytes": size, **about})
         return
     file = f"{target} ({size_text(size)})"
     if target.suffix == ".safetensors":
         file += ": weights without a program; protofl score reads .onnx and .pt2"
+    names = recorded.split(trial).client_names
+    name = f"{client} {names[client]}" if names else str(client)
     render.pairs(
         [
-            ("client", f"{client} of {recorded.name}, {shown} of trial {trial}"),
+            ("client", f"{name} of {recorded.name}, {shown} of trial {trial}"),
             ("samples", samples),
             ("preparation", preparation),
             ("classes" if data.task.has_classes else "outputs", ", ".join(data.output_names)),

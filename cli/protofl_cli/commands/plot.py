@@ -227,7 +227,8 @@ def _draw(
 
         figure, baseline = options.get("figure", "final"), options.get("baseline", "")
         comparison = compare(runs, figure, baseline=baseline, by=names.by, labels=names.labels)
-        notes += [line for line in comparison.notes if line.startswith("label: ")]
+        without = f" has no {baseline}: left out"
+        notes += [n for n in comparison.notes if n.startswith("label: ") or without in n]
         return plots.differences(comparison, figure, width=width, font=font)
     draw: dict[str, Callable[..., Figure]] = {
         "curve": plots.curve, "bars": plots.bars, "clients": plots.clients,

@@ -115,7 +115,7 @@ def reproduce(
     dataset: Annotated[list[str] | None, DATASET] = None,
     file: Annotated[list[str] | None, FILE] = None,
     set_: Annotated[list[str] | None, SET] = None,
-    runs: Annotated[Path, RUNS] = Path("runs"),
+    runs: Annotated[Path, RUNS] = Path("reproductions"),
     no_run: Annotated[bool, NO_RUN] = False,
     skip_missing: Annotated[bool, SKIP] = False,
     again: Annotated[bool, AGAIN] = False,

@@ -171,7 +171,9 @@ def show_runs(
 
 
 def _show(run: Run) -> None:
+    from protofl.data.task_names import score_name
     from protofl_cli.pages.run_pages import accuracy_table, architecture_table, page_rows
+    from protofl_cli.screens.last_table import show_clients
 
     config = run.config
     render.heading(f"{run.name} · {config['models']} · {config['dataset']}", run.state)
@@ -183,6 +185,7 @@ def _show(run: Run) -> None:
         columns, rows = architecture_table(run)
         if rows:
             render.table(columns, rows, right=columns[1:])
+        show_clients(run.clients, score_name(config), len(run.accuracies))
 
 
 @prints_json

@@ -57,8 +57,8 @@ def score(
         client = read_exported(bundle, trust_pickle=trust_pickle)
         samples = [(str(file), client.samples_in(file)) for file in files]
         lines = [line for file, x in samples for line in _lines(file, client, client.scores(x))]
-    if client.lacks:
-        render.console(stderr=True).print(client.lacks, style="yellow", soft_wrap=True)
+    for line in filter(None, (client.lacks, client.warning)):
+        render.console(stderr=True).print(line, style="yellow", soft_wrap=True)
     if as_json:
         print_json({"samples": lines})
         return

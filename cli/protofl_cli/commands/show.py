@@ -245,6 +245,9 @@ def _reproduction_rows(plugin_class: Any) -> list[tuple[str, str, str]]:  # noqa
     return [(each.name, each.place, each.title) for each in reproductions]
 
 
+LEARNS = "What a curious server may learn, by shape, not measured (protofl leak measures a run)"
+
+
 def _method(registry: Registry, plugin: Plugin, plugin_class: Any) -> None:  # noqa: ANN401 - a plugin
     from protofl.hooks.plugin.members import donation
 
@@ -270,7 +273,7 @@ def _method(registry: Registry, plugin: Plugin, plugin_class: Any) -> None:  # n
             render.table(("key", "shape", "meaning"), rows, title=title)
             if attribute == "uploads":
                 reveals = [(key["key"], key["reveals"]) for key in keys]
-                render.table(("key", "reveals"), reveals, title="What a curious server learns")
+                render.table(("key", "reveals"), reveals, title=LEARNS)
         else:
             render.text(f"{title}: {'not declared' if keys is None else 'nothing'}\n")
     defaults = run_defaults(plugin, plugin_class)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import statistics
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ def run_values(run: Run) -> dict[str, Any]:
         "state": run.state,
         "config": run.config,
         "summary": run.summary,
+        "clients": run.clients,
     }
 
 
@@ -184,7 +186,8 @@ def architecture_table(run: Run) -> tuple[list[str], list[list[str]]]:
 
 def accuracy_table(run: Run) -> tuple[list[str], list[list[str]]]:
     """Return a row for each trial: best (on test samples) and final accuracy, and over clients."""
-    columns = ["trial", "rounds", "best", "after", "final", "worst client", "over clients", "loss"]
+    columns = ["trial", "rounds", "best", "after", "final", "guess", "worst client"]
+    columns += ["over clients", "loss"]
     rows = []
     for trial in run.trials:
         trial_rows, scored = run.rows_of(trial), run.rows_of(trial, evaluated=True)
@@ -192,18 +195,22 @@ def accuracy_table(run: Run) -> tuple[list[str], list[list[str]]]:
         if scored:
             best = max(scored, key=lambda row: (row.test_accuracy or 0.0, -row.round))
             last = scored[-1]
-            worst = min(run.accuracies.get(trial, {}).values(), default=None)
+            guess = run.majority(trial) if run.has_split else math.nan
+            each = sorted((share, c) for c, share in run.accuracies.get(trial, {}).items())
+            names = run.client_names or [""] * run.config["clients"]
+            worst = [f"{names[c]} {share:.1%}".strip() for share, c in each[:1]]
             cells += [
                 f"{best.test_accuracy:.2%}",
                 f"{best.round + 1}",
                 f"{last.test_accuracy:.2%}",
-                "" if worst is None else f"{worst:.1%}",
+                "" if math.isnan(guess) else f"{guess:.2%}",
+                "".join(worst),
                 ""
                 if last.client_test_accuracy is None or last.test_accuracy_std is None
                 else f"{last.client_test_accuracy:.1%} ± {last.test_accuracy_std:.1%}",
             ]
         else:
-            cells += [""] * 5
+            cells += [""] * 6
         loss = trial_rows[-1].train_loss
         rows.append([*cells, "" if loss is None else f"{loss:.3f}"])
     return columns, rows

@@ -1,4 +1,4 @@
-"""Table of results of ``protofl run``: accuracies, spread over clients, traffic and seconds."""
+"""Tables of results of ``protofl run``: accuracies, spread over clients, traffic; and clients."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.data.task_names import share_text
 from protofl.system.formatting import count, size_text
+from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from protofl.federation.plan.plan import Plan
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 TRIALS_SHOWN = 5
 """Largest number of trials with a column each."""
+
+FEW = 10
+"""Largest number of clients without names that are listed."""
+
+LISTED = 20
+"""Largest number of clients in the table."""
 
 LABELS = {
     "best_test_accuracy": "best on test samples (as the papers)",
@@ -109,7 +116,8 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
         mean, std = evaluated[-1].client_test_accuracy, evaluated[-1].test_accuracy_std
         if mean is not None and std is not None:
             rows.append(("over clients", f"mean {mean:.1%}, std {std:.1%}"))
-    texts = {f"{name} of clients": _without_value(figure) for name, figure in metrics.items()}
+    names = {str(line["number"]): line["client"] for line in result.clients}
+    texts = {f"{name} of clients": _without_value(each, names) for name, each in metrics.items()}
     rows += [(label, text) for label, text in texts.items() if text]
     # In round 0 many methods have no downloads yet.
     usual = [r for r in record if r.round > 0] or record
@@ -137,18 +145,37 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
     return rows
 
 
+def show_clients(lines: list[dict[str, Any]], score: str, trials: int) -> None:
+    """Print the clients of a run, the worst first, if they have names or are few."""
+    named = any(line["client"] != f"client {line['number']}" for line in lines)
+    if not lines or not (named or len(lines) <= FEW):
+        return
+    rows = []
+    for line in lines[:LISTED]:
+        text = share_text(score, line["score"])
+        text += f" ± {line['std']:.1%}" if trials > 1 else ""
+        guess = "" if line["guess"] is None else share_text(score, line["guess"])
+        samples = "" if line["samples"] is None else f"{line['samples']:,.0f}"
+        rows.append((line["client"], samples, line["architecture"], text, guess))
+    columns = ("client", "samples", "architecture", score, "guess")
+    render.table(columns, rows, right=("samples", score, "guess"))
+    if more := len(lines) - len(rows):
+        render.text(f"and {more:,} better clients (--json lists all)", "dim")
+
+
 def _all_asked(record: list[Row]) -> int:
     """Return the number of selected clients over all rounds."""
     return sum(row.participants + len(row.absent) for row in record)
 
 
-def _without_value(figure: Mapping[str, Any]) -> str:
+def _without_value(figure: Mapping[str, Any], names: Mapping[str, str]) -> str:
     """Return over how many clients the mean of a metric is, if some have no value."""
     values = figure.get("clients", {})
     lacking = [client for client, value in values.items() if value is None]
     if not lacking:
         return ""
-    text = f"none for {len(lacking):,} of {count(len(values), 'client')}, such as {lacking[0]}"
+    name = names.get(lacking[0], lacking[0])
+    text = f"none for {len(lacking):,} of {count(len(values), 'client')}, such as {name}"
     text += ": their test samples do not define it, for example of one class"
     mean = figure.get("mean")
     return text if mean is None else f"{text}; mean of the others {mean:.4f}"

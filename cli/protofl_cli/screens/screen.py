@@ -7,17 +7,16 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from protofl.data.task_names import score_text
+from protofl.data.task_names import balanced_text, score_text
 from protofl.federation import events
 from protofl.system.formatting import count
 from protofl_cli.screens import render
-from protofl_cli.screens.last_table import result_rows, run_rows
+from protofl_cli.screens.last_table import result_rows, run_rows, show_clients
 from protofl_cli.screens.profile_tables import show_profile
 from protofl_cli.screens.tables import clock, composition_rows, shown_path
 
 if TYPE_CHECKING:
     from protofl.federation.plan.plan import Plan
-    from protofl.records.result import Result
     from protofl.records.row import Row
     from protofl.records.run_folder import RunFolder
 
@@ -111,7 +110,7 @@ class Screen:
                 case events.RoundDone():
                     self._round_done(event.row)
                 case events.Finished():
-                    self._finished(event.result, event.plan)
+                    self._finished(event)
 
     def loading(self, title: str) -> None:
         """Print the first line of a run; importing torch and the plugins takes seconds."""
@@ -181,7 +180,10 @@ class Screen:
         if not self.quiet and self._plan is not None and not self._bar.live:
             self._bar.line(self._round_line(row, better, self._within() if late else 1.0))
 
-    def _finished(self, result: Result, plan: Plan) -> None:
+    def _finished(self, event: events.Finished) -> None:
+        from protofl.runs.lifecycle.progress_lines import guess_warning
+
+        result, plan = event.result, event.plan
         self._ended.set()
         self._bar.stop()
         columns, rows = result_rows(result, plan)
@@ -194,8 +196,12 @@ class Screen:
         if columns:
             render.table((name, *columns), rows, right=columns)
             render.pairs(others)
+            render.text()
         else:
             render.table((name, ""), rows + [list(row) for row in others])
+        show_clients(result.clients, self._score, s.trials)
+        if warning := guess_warning(event):
+            render.text(warning, "yellow")
         if result.profile is not None:
             show_profile(result.profile)
 
@@ -280,7 +286,8 @@ class Screen:
         if gone := row.absent:
             parts.append(f"{len(gone)} absent,")
         loss = "not finite" if row.train_loss is None else f"{row.train_loss:.3f}"
-        parts.append(f"loss {loss}, {clock(self._spent[-1], exact=True)}")
+        loss = f"{balanced_text(row.metrics)}loss {loss}"
+        parts.append(f"{loss}, {clock(self._spent[-1], exact=True)}")
         left = self._time_left(share)
         return " ".join(parts) + (f", {left} left" if left not in ("", "0:00") else "")
 

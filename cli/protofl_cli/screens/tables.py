@@ -54,7 +54,7 @@ def composition_rows(plan: Plan, folder: RunFolder | None = None) -> list[tuple[
     trials = f", {s.trials} trials" if s.trials > 1 else ""
     malicious = sorted(malicious_clients(plan.seed(0), info.num_clients, s.malicious))
     if malicious:
-        rows.append(("malicious", f"{count(len(malicious), 'client')}, {_numbers(malicious)}"))
+        rows.append(("malicious", f"{count(len(malicious), 'client')}, {_which(malicious, plan)}"))
     rows += _arrivals(plan)
     rows.append(("seed", f"{s.seed}{trials}"))
     workers = ""
@@ -162,7 +162,7 @@ def _arrivals(plan: Plan) -> list[tuple[str, str]]:
     unseen = sorted(unseen_clients(*clients, split.untrained))
     if unseen:
         tuned = f"; fine-tuned for {count(s.fine_tune, 'epoch')} at the end" if s.fine_tune else ""
-        rows.append(("unseen", f"{count(len(unseen), 'client')}, {_numbers(unseen)}{tuned}"))
+        rows.append(("unseen", f"{count(len(unseen), 'client')}, {_which(unseen, plan)}{tuned}"))
     if s.join_round:
         first = first_rounds(*clients, s.join_round, split.untrained)
         counts = Counter(first[(first > 0) & (first < NEVER)].tolist())
@@ -196,10 +196,14 @@ def _called(name: str, config: Any) -> str:  # noqa: ANN401 - a plugin's Config
     return f"{name}({options})" if options else name
 
 
-def _numbers(clients: list[int]) -> str:
-    """Return the numbers of the first ten clients."""
+def _which(clients: list[int], plan: Plan) -> str:
+    """Return the numbers or names of the first ten clients."""
+    from protofl.data.split import client_names
+
+    names = client_names(plan.split(0), plan.data.columns)
+    shown = [names[client] if names else str(client) for client in clients[:10]]
     more = f" and {len(clients) - 10:,} more" if len(clients) > 10 else ""
-    return f"in the first trial {', '.join(map(str, clients[:10]))}{more}"
+    return f"in the first trial {', '.join(shown)}{more}"
 
 
 def clock(seconds: float, *, exact: bool = False) -> str:

@@ -6,7 +6,6 @@ A split depends on the data, the partitioner with its options, and the seed; nev
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from protofl.data.columns import Columns
 from protofl.data.dataset import Dataset
+from protofl.data.guesses import class_guesses, pooled_guess
 from protofl.data.tasks import variance_of
 from protofl.system.randomness import random_stream
 
@@ -236,21 +236,7 @@ def majority_guess(split: Split, data: Dataset, clients: Sequence[int] | None = 
         return pooled_guess(data.guesses, clients)
     if not data.task.has_classes:
         return pooled_guess(task_guesses(split, data), clients)
-    selection = slice(None) if clients is None else [*clients]
-    train, test = split.counts(data.y, data.num_classes)
-    return majority_correct(train[selection], test[selection])
-
-
-def pooled_guess(guesses: Sequence[Sequence[float]], clients: Sequence[int] | None) -> float:
-    """Accuracy of always guessing a client's commonest class, of (right, all) test samples.
-
-    NaN if they have no samples, or their numbers are not known.
-    """
-    pairs = guesses if clients is None else [guesses[client] for client in clients]
-    total = sum(count for _, count in pairs)
-    if not total:
-        return math.nan
-    return sum(right for right, _ in pairs) / total
+    return pooled_guess(class_guesses(*split.counts(data.y, data.num_classes)).tolist(), clients)
 
 
 def _validation(split: Split, data: Dataset) -> list[list[int]]:
@@ -258,26 +244,6 @@ def _validation(split: Split, data: Dataset) -> list[list[int]]:
     held = [split.held_out(client) for client in range(split.num_clients)]
     labels = [data.y[rows] for rows in held if rows is not None]
     return [torch.bincount(y, minlength=data.num_classes).tolist() for y in labels]
-
-
-def majority_correct(train_counts: Tensor, test_counts: Tensor) -> float:
-    """Accuracy of always guessing a client's commonest training class, pooled over clients.
-
-    Args:
-        train_counts: Training samples [M, C] of each client and class.
-        test_counts: Test samples [M, C].
-
-    Returns:
-        Σ_i test samples of client i's commonest training class (ties: the lowest) / all test
-        samples of clients with training samples; 0 for none, NaN without such clients.
-    """
-    trained = train_counts.numpy().any(axis=1)
-    if not trained.any():
-        return math.nan
-    guess = train_counts.numpy()[trained].argmax(axis=1)  # NumPy promises the first of equals
-    tests = test_counts.numpy()[trained]
-    total = int(tests.sum())
-    return int(tests[np.arange(len(guess)), guess].sum()) / total if total else 0.0
 
 
 @lru_cache(maxsize=4)

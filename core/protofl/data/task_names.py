@@ -78,6 +78,12 @@ def score_text(metrics: Mapping[str, Any] | None, score: str, value: float) -> s
     return f"{score} {value:.1%}" if perplexity is None else f"perplexity {perplexity:.4g}"
 
 
+def balanced_text(metrics: Mapping[str, Any] | None) -> str:
+    """Return ``balanced 38.0%, `` if the balanced accuracy of a round is recorded; else empty."""
+    value = (metrics or {}).get("balanced-accuracy", {}).get("all")
+    return "" if value is None else f"balanced {value:.1%}, "
+
+
 def share_text(score: str, value: float, digits: int = 1) -> str:
     """Return a score in words: ``52.1%``, and ``1/372.6`` of a language model.
 
@@ -89,3 +95,17 @@ def share_text(score: str, value: float, digits: int = 1) -> str:
     if score == SCORES["language-model"] and value > 0:
         return f"1/{1 / value:.{digits}f}"
     return f"{value:.{digits}%}"
+
+
+def below_guess(score: str, value: float, guess: float | None) -> str:
+    """Return a warning about a score that is not better than the majority guess; else empty.
+
+    Args:
+        score: The name of the score.
+        value: The score.
+        guess: The score of the majority guess; None or NaN if it is not known.
+    """
+    if guess is None or not value <= guess + 1e-9:  # means over trials are rounded
+        return ""
+    shown, than = share_text(score, value), share_text(score, guess)
+    return f"{score} {shown} is not better than the majority guess, {than}"

@@ -6,6 +6,8 @@ its record. So a half-written last line is ignored, and anything else that is un
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +23,7 @@ from protofl.records.layout import (
     METRICS,
     PARTITION,
     SUMMARY,
+    architectures_in,
     is_run,
     no_run,
 )
@@ -37,6 +40,7 @@ from protofl.records.weights import Weights, read_weights
 from protofl.system.files.checksums import Check, Damaged, read_json
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import LOCK, is_held
+from protofl.system.files.tables import finite
 
 FINISHED, UNFINISHED, GOING_ON, DAMAGED = "finished", "unfinished", "going on", "damaged"
 DIVERGED = "diverged"
@@ -194,17 +198,62 @@ class Reading:
 
     def derived_summary(self) -> dict[str, Any] | None:
         """Return the summary that the rows give; None if the run has not written its split yet."""
-        partition = self.partition
-        if partition is None:
+        if self.partition is None:
             return None
         keys = ("rounds", "clients", "eval_clients", "patience")
         about = {key: self.config[key] for key in keys if self.config.get(key)}
-        splits = [partition, *partition.get("trials", ())]
+        return summarise(self.rows, self.majority, about)
 
-        def majority(trial: int, clients: Sequence[int] | None = None) -> float:
-            return _majority(splits[trial if len(splits) > trial else 0], clients)
+    def majority(self, trial: int, clients: Sequence[int] | None = None) -> float:
+        """Return the score of the majority guess of some clients; NaN if it is not known.
 
-        return summarise(self.rows, majority, about)
+        Raises:
+            UsageError: The run has no such trial, or has not written its split yet.
+        """
+        from protofl.data.guesses import class_guesses, pooled_guess
+
+        split = self.split_record(trial)
+        if "majority" in split:
+            return pooled_guess(split["majority"], clients)
+        chosen = range(len(split["train_counts"])) if clients is None else clients
+        if not chosen:
+            return math.nan
+        train, test = ([split[f"{n}_counts"][c] for c in chosen] for n in ("train", "test"))
+        return pooled_guess(class_guesses(train, test).tolist())
+
+    @cached_property
+    def client_names(self) -> tuple[str, ...]:
+        """The names that the data give the clients; empty if they give none, or others by trial."""
+        trials = self.trials if self.has_split else ()
+        names = {tuple(self.split_record(trial).get("client_names") or ()) for trial in trials}
+        return names.pop() if len(names) == 1 else ()
+
+    @property
+    def clients(self) -> list[dict[str, Any]]:
+        """A mapping for each client of the last evaluation, the worst first.
+
+        ``client`` is its name, or ``client 3`` if the data give no names; ``number`` and
+        ``architecture`` are those of the client. ``samples`` (training samples), ``score`` and
+        ``guess`` (the score of its majority guess, None if it is not known) are means over trials;
+        ``std`` is the population standard deviation of the score. Empty above 1,000 clients.
+        """
+        names, architectures = self.client_names, architectures_in(self.config) or [""]
+        found: dict[int, list[tuple[float, float, float]]] = {}
+        for trial, accuracies in self.accuracies.items() if self.has_split else ():
+            counts = self.split_record(trial)["train_counts"]
+            for client, accuracy in accuracies.items():
+                samples = sum(counts[client]) if counts else math.nan
+                guess = self.majority(trial, [client])
+                found.setdefault(client, []).append((accuracy, samples, guess))
+        lines = []
+        for client, trials in found.items():
+            scores, samples, guesses = zip(*trials, strict=True)
+            line = {"client": names[client] if names else f"client {client}", "number": client}
+            line["architecture"] = architectures[client % len(architectures)]
+            line |= {"samples": finite(statistics.fmean(samples))}
+            line |= {"score": statistics.fmean(scores), "std": statistics.pstdev(scores)}
+            lines.append(line | {"guess": finite(statistics.fmean(guesses))})
+        return sorted(lines, key=lambda line: line["score"])
 
     @property
     def accuracies(self) -> dict[int, dict[int, float]]:
@@ -222,7 +271,7 @@ class Reading:
             raise UsageError(
                 f"{self.folder} is not finished", do=f"protofl run --resume --out {self.folder}"
             )
-        return Result(self.rows, self.summary, self.accuracies, self.folder)
+        return Result(self.rows, self.summary, self.accuracies, self.folder, clients=self.clients)
 
     @cached_property
     def finished(self) -> bool:
@@ -377,16 +426,3 @@ class Reading:
                 do=f"a run of {self.only_rounds} rounds has it",
             )
         return kept
-
-
-def _majority(split: Mapping[str, Any], clients: Sequence[int] | None) -> float:
-    """Return the accuracy of always guessing each client's most frequent class."""
-    import torch
-
-    from protofl.data.split import majority_correct, pooled_guess
-
-    if "majority" in split:
-        return pooled_guess(split["majority"], clients)
-    selected = slice(None) if clients is None else [*clients]
-    train, test = (torch.tensor(split[f"{kind}_counts"])[selected] for kind in ("train", "test"))
-    return majority_correct(train, test)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,6 +24,8 @@ class Result:
         folder: The run folder.
         profile: With ``profile=True`` where the time of this session's rounds went (what
             ``profile/summary.json`` holds; docs/how-to/profile-a-run.md).
+        clients: Name, architecture, samples, score and majority guess of each client, the worst
+            first (`protofl.records.reading.Reading.clients`).
     """
 
     record: list[Row]
@@ -31,6 +33,7 @@ class Result:
     client_accuracies: dict[int, dict[int, float]]
     folder: Path
     profile: dict[str, Any] | None = None
+    clients: list[dict[str, Any]] = field(default_factory=list)
 
     def __repr__(self) -> str:
         """The best accuracy and the folder in one line, without the rounds."""

@@ -36,8 +36,8 @@ from protofl_workbench.comparing.run_groups import (
     with_score_of,
 )
 from protofl_workbench.comparing.trial_figures import (
+    ACCURACIES,
     CHANCE,
-    ROUNDS,
     CostToTarget,
     TrialFigure,
     WorseOff,
@@ -102,16 +102,14 @@ def compare(
     names = [figures] if isinstance(figures, str) else list(figures)
     alone = {key: trial for setting in settings for key, trial in trials_alone(setting).items()}
     chosen = [figure(name, alone) for name in names] or default_figures(trials, alone)
-    shown = tuple(
-        names or [chosen_figure.name for chosen_figure in chosen if chosen_figure.name in ROUNDS]
-    )
+    shown = tuple(names or [figure.name for figure in chosen if figure.name in ACCURACIES])
     columns: list[AnyFigure] = [*chosen, *costs_to_target(trials, target)]
     tables = tuple(
         _table(setting, figure, base, confidence)
         for setting, base in zip(settings, baselines, strict=True)
         for figure in columns
     )
-    notes += _round_notes(trials, chosen)
+    notes += [*_round_notes(trials, chosen), *_guess_notes(tables)]
     explained = _explanations(tables, trials, shown, confidence)
     notes += [with_score(note, (trial.run.config for trial in trials)) for note in explained]
     return Comparison(tables, tuple(notes), shown)
@@ -130,7 +128,7 @@ def _check(target: float | None, confidence: float, rounds: int | None) -> None:
 
 
 def _baselines(settings: Sequence[Setting], name: str, notes: list[str]) -> list[str]:
-    """Return the baseline of each setting; the default one in settings that lack the named one."""
+    """Return the baseline of each setting; empty for one group, and without the named one."""
     result: list[str] = []
     errors = []
     for setting in settings:
@@ -138,8 +136,8 @@ def _baselines(settings: Sequence[Setting], name: str, notes: list[str]) -> list
             result.append(baseline_of(setting.groups, name) if len(setting.groups) > 1 else "")
         except UsageError as error:
             errors.append(error)
-            result.append(baseline_of(setting.groups, ""))
-            notes.append(f"{setting.title} has no {name}: the baseline is {result[-1]}")
+            result.append("")
+            notes.append(f"{setting.title} has no {name}: left out of the differences")
     if errors and len(errors) == sum(len(setting.groups) > 1 for setting in settings):
         raise errors[0]
     return result
@@ -211,7 +209,18 @@ def _table(setting: Setting, figure: AnyFigure, base: str, confidence: float) ->
         base,
         rows,
         seconds and len(machines) > 1,
+        _guess(setting, figure),
     )
+
+
+def _guess(setting: Setting, figure: AnyFigure) -> GroupFigure | None:
+    """Return the majority guess of each split of a setting; None for figures without one."""
+    name = getattr(figure, "figure", "")
+    if name not in ("accuracy", "balanced-accuracy"):
+        return None
+    trials = {trial.seed: trial for group in setting.groups for trial in group.trials}
+    values = tuple(trials[seed].guess(name) for seed in sorted(trials))
+    return GroupFigure("majority guess", tuple(sorted(trials)), values)
 
 
 def _difference(
@@ -255,6 +264,24 @@ def _round_notes(trials: Sequence[Trial], figures: Sequence[TrialFigure | WorseO
         )
     lost = [(trial, trial.diverged) for trial in trials]
     return notes + [f"{trial.name} diverged in round {n + 1}" for trial, n in lost if n is not None]
+
+
+def _guess_notes(tables: Sequence[FigureTable]) -> list[str]:
+    """Return a note about the groups of each setting that are not better than their guess."""
+    first = {table.setting: table for table in reversed(tables) if table.guess}
+    notes = []
+    for table in first.values():
+        assert table.guess is not None
+        below = [
+            row.label
+            for row in table.rows
+            if (differences := table.pairs(row, table.guess)) and np.mean(differences) <= 1e-9
+        ]
+        if below:
+            where = f"{table.setting}: " if len(first) > 1 else ""
+            title = table.title.removesuffix(" (%)")
+            notes.append(f"{where}{title}: not better than the majority guess: {', '.join(below)}")
+    return notes[::-1]
 
 
 def _samples_note(trials: Sequence[Trial]) -> list[str]:

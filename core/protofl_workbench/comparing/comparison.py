@@ -23,7 +23,8 @@ from protofl_workbench.comparing.figure_table import (
     tex_table,
 )
 from protofl_workbench.comparing.figure_table import markdown as md
-from protofl_workbench.comparing.trial_figures import CHANCE, ROUNDS
+from protofl_workbench.comparing.statistics import interval
+from protofl_workbench.comparing.trial_figures import ACCURACIES, CHANCE, ROUNDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,6 +103,7 @@ def _line(table: FigureTable, row: GroupFigure) -> dict[str, Any]:
         "found": len(row.found),
         "mean": row.mean,
         "std": row.std,
+        "guess": table.guess.mean if table.guess else None,
         "baseline": table.baseline,
         "pairs": d["count"],
         "difference": d["mean"],
@@ -122,13 +124,16 @@ class Sheet:
         title: Line above the table.
         columns: Headings; the first column has the names of groups.
         rows: Cells.
-        best: Positions (row, column) of the best value of each column.
+        best: Positions (row, column) of the best value of each column, and of values that do not
+            differ from it.
+        about: What the caption of a paper adds to the title.
     """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     best: frozenset[tuple[int, int]] = frozenset()
+    about: str = ""
 
 
 def sheets(comparison: Comparison) -> list[Sheet]:
@@ -162,27 +167,45 @@ def _parts(tables: Sequence[FigureTable]) -> list[list[FigureTable]]:
 def _kind(table: FigureTable) -> str:
     if "-to-" in table.name:
         return "target"
-    return "accuracy" if table.name in ROUNDS else "at" if "@" in table.name else "further"
+    return "accuracy" if table.name in ACCURACIES else "at" if "@" in table.name else "further"
+
+
+def _best_rows(table: FigureTable) -> set[int]:
+    """Return the row with the best mean, and those that do not differ from it.
+
+    They do not differ if the 95 % interval of the paired differences has 0.
+    """
+    known = [row for row in table.rows if row.found]
+    if len(known) < 2 or table.name == CHANCE:
+        return set()
+    top = (min if table.lower else max)(known, key=lambda row: row.mean)
+    best = set()
+    for n, row in enumerate(table.rows):
+        low, high = interval(table.pairs(row, top))
+        if row.mean == top.mean or low <= 0 <= high:
+            best.add(n)
+    return best
 
 
 def _figures(setting: str, tables: Sequence[FigureTable]) -> Sheet:
-    best = set()
-    for column, table in enumerate(tables, 2):
-        means = [row.mean for row in table.rows]
-        known = [mean for mean in means if not math.isnan(mean)]
-        if len(known) > 1 and table.name != CHANCE:
-            top = min(known) if table.lower else max(known)
-            best |= {(n, column) for n, mean in enumerate(means) if mean == top}
+    best = {(n, column) for column, table in enumerate(tables, 2) for n in _best_rows(table)}
     rows = [
         (row.label, str(len(row.values)), *(_spread(table.rows[n], table) for table in tables))
         for n, row in enumerate(tables[0].rows)
     ]
+    if any(table.guess for table in tables):
+        guesses = (_spread(table.guess, table) if table.guess else NONE for table in tables)
+        rows.append(("majority guess", "", *guesses))
     first = tables[0]
-    about = {"further": ": in the last round"}
+    what = {"further": ": in the last round"}
     if first.name in ROUNDS:  # test accuracy, or the score of another task
-        about["accuracy"] = f": {first.title.replace(f', {ROUNDS[first.name]}', '')}"
-    title = setting + about.get(_kind(first), "")
-    return Sheet(title, ("method", "trials", *map(_head, tables)), tuple(rows), frozenset(best))
+        what["accuracy"] = f": {first.title.replace(f', {ROUNDS[first.name]}', '')}"
+    title = setting + what.get(_kind(first), "")
+    heads = ("method", "trials", *map(_head, tables))
+    spreads = "± is the population standard deviation over trials. " * ("±" in str(rows))
+    bold = "Bold: the best, and what does not differ from it (from three pairs on: 0 is in the 95 %"
+    about = f"{spreads}{bold} interval of the paired differences)." if best else spreads
+    return Sheet(title, heads, tuple(rows), frozenset(best), about)
 
 
 def _head(table: FigureTable) -> str:
@@ -210,7 +233,11 @@ def _differences(table: FigureTable, where: str) -> Sheet:
     heads += ["Holm"] * several + ["better / worse"]
     title = f"{where}{table.title.removesuffix(' (%)')}: difference to {table.baseline}"
     title += " in percentage points" * table.share
-    return Sheet(title, tuple(heads), tuple(rows))
+    about = (
+        "± is the population standard deviation over pairs with the same seed and split, p that of "
+        "the exact two-sided Wilcoxon signed-rank test."
+    )
+    return Sheet(title, tuple(heads), tuple(rows), about=about)
 
 
 def _spread(row: GroupFigure, table: FigureTable) -> str:
@@ -264,7 +291,7 @@ def _markdown(comparison: Comparison) -> str:
 def _latex(comparison: Comparison) -> str:
     """Return booktabs tables with the best of each column in bold; notes are comments."""
     parts = tex_comments(comparison.notes)
-    for sheet in sheets(comparison):
+    for place, sheet in enumerate(sheets(comparison), 1):
         rows = []
         for n, row in enumerate(sheet.rows):
             cells = [tex(cell) for cell in row]
@@ -273,7 +300,8 @@ def _latex(comparison: Comparison) -> str:
             )
         heads = [" & ".join(map(tex, sheet.columns)) + r" \\"]
         body = [" & ".join(cells) + r" \\" for cells in rows]
-        parts += tex_table(tex(sheet.title), f"l{'r' * (len(sheet.columns) - 1)}", heads, body)
+        caption, label = tex(f"{sheet.title}. {sheet.about}".strip()), f"tab:compared-{place}"
+        parts += tex_table(caption, label, f"l{'r' * (len(sheet.columns) - 1)}", heads, body)
     return "\n".join(parts) + "\n"
 
 

@@ -93,6 +93,7 @@ class FigureTable:
         baseline: Label of the baseline; empty if there is only one group.
         rows: The groups.
         machines: True if the figure depends on the machine and the machines differ.
+        guess: The majority guess in place of a group; None for a figure without one.
     """
 
     setting: str
@@ -103,6 +104,14 @@ class FigureTable:
     baseline: str
     rows: tuple[GroupFigure, ...]
     machines: bool = False
+    guess: GroupFigure | None = None
+
+    def pairs(self, row: GroupFigure, other: GroupFigure) -> list[float]:
+        """Return the differences of a group to another one, by seeds, where both are known."""
+        theirs = dict(zip(other.seeds, other.values, strict=True))
+        ours = zip(row.seeds, row.values, strict=True)
+        differences = [value - theirs[seed] for seed, value in ours if seed in theirs]
+        return [value for value in differences if not math.isnan(value)]
 
 
 def number(value: float, share: bool, like: float | None = None) -> str:
@@ -125,10 +134,12 @@ def number(value: float, share: bool, like: float | None = None) -> str:
     return f"{value:.{1 if size >= 100 else 2 if size >= 1 else 4}f}"
 
 
-def tex_table(caption: str, columns: str, heads: list[str], body: list[str]) -> list[str]:
+def tex_table(
+    caption: str, label: str, columns: str, heads: list[str], body: list[str]
+) -> list[str]:
     """Return the lines of a LaTeX table with booktabs rules."""
     return [
-        r"\begin{table}", r"\centering", rf"\caption{{{caption}}}",
+        r"\begin{table}", r"\centering", rf"\caption{{{caption}}}", rf"\label{{{label}}}",
         rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *heads, r"\midrule", *body,
         r"\bottomrule", r"\end{tabular}", r"\end{table}",
     ]  # fmt: skip

@@ -111,7 +111,9 @@ FIGURES = {
     "gini": RoundFigure("Gini over clients", over_clients(gini), lower=True),
     "ece": RoundFigure("calibration error", "metrics.ece.all", lower=True),
     "macro-f1": RoundFigure("macro F1", "metrics.macro-f1.all"),
-    "balanced-accuracy": RoundFigure("balanced accuracy", "metrics.balanced-accuracy.all"),
+    "balanced-accuracy": RoundFigure(
+        "balanced accuracy", "metrics.balanced-accuracy.all", share=True
+    ),
     "map": RoundFigure("mean average precision", "metrics.map.all"),
     "label-f1": RoundFigure("macro F1 over labels", "metrics.label-f1.all"),
     "mae": RoundFigure("mean absolute error", "metrics.mae.all", lower=True),

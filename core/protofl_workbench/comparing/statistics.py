@@ -59,12 +59,12 @@ def interval(
         confidence: Confidence of the interval.
 
     Returns:
-        Both ends; NaN with fewer than two values.
+        Both ends; NaN with fewer than three values, whose spread is not known.
     """
     from scipy.special import stdtrit  # the quantiles of Student's t; imported faster than stats
 
     values = np.asarray(differences, dtype=np.float64)
-    if len(values) < 2:
+    if len(values) < 3:
         return math.nan, math.nan
     mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
     half = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error

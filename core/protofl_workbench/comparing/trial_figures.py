@@ -19,6 +19,9 @@ ROUNDS = {
 }
 """Rounds in which a figure can be read, with their titles."""
 
+ACCURACIES = (*ROUNDS, "balanced-accuracy")
+"""Figures that stand in one table, and whose differences are shown by default."""
+
 
 @dataclass(frozen=True)
 class TrialFigure:

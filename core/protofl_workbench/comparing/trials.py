@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from protofl.data.guesses import balanced_guess
 from protofl.errors import UsageError, unknown
 from protofl.records.layout import architectures_in
 from protofl.records.row import Row
@@ -122,6 +123,13 @@ class Trial:
             )
         total: Floats = np.cumsum(np.array(each, dtype=np.float64))
         return total
+
+    def guess(self, figure: str) -> float:
+        """Return the majority guess of ``accuracy`` or ``balanced-accuracy``; NaN if not known."""
+        if figure == "accuracy":
+            return self.run.majority(self.number)
+        split = self.run.split(self.number)
+        return balanced_guess(split.train_counts, split.test_counts)
 
     @property
     def machine(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -11,7 +11,13 @@ import numpy.typing as npt
 
 from protofl.system.formatting import shortened
 from protofl_workbench.comparing.run_groups import Group, Runs, with_score_of
-from protofl_workbench.comparing.trial_figures import accuracies_by_rank, shares_of
+from protofl_workbench.comparing.trial_figures import (
+    accuracies_by_client,
+    accuracies_by_rank,
+    shares_of,
+)
+from protofl_workbench.comparing.trials import Trial
+from protofl_workbench.plots.bar_charts import bar_chart
 from protofl_workbench.plots.curves import groups_in
 from protofl_workbench.plots.style import (
     COLOURS,
@@ -31,6 +37,9 @@ if TYPE_CHECKING:
 BANDS = 6
 """Largest number of groups with bands: more bands would hide each other."""
 
+BARS = 80
+"""Largest number of bars of clients with names."""
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -40,10 +49,11 @@ def clients(
     by: str | Sequence[str] = (),
     **style: Unpack[StyleOptions],
 ) -> Figure:
-    """Draw the final accuracy of each client: a curve for each group, the worst client on the left.
+    """Draw the final accuracy of each client, the worst first.
 
-    Clients are ranked within each trial. The curve is the mean over trials, with the deviation if
-    there are at most six groups.
+    Clients with the same names in all groups have bars of the mean over trials with the deviation,
+    as long as there are at most 80 bars. Others are ranked within each trial, and each group is a
+    curve of the mean over trials, with the deviation if there are at most six groups.
 
     Args:
         runs: Runs, folders, a mapping of labels to them, or groups.
@@ -56,6 +66,11 @@ def clients(
     look, groups = Style(**style), groups_in(runs, by)
     places = [n if group.place is None else group.place for n, group in enumerate(groups)]
     trials = {g.label: [trial for trial in g.trials if trial.rows] for g in groups}
+    named = {run.client_names for group in groups for run in group.runs}
+    names = named.pop() if len(named) == 1 else ()
+    if 0 < len(names) * len(groups) <= BARS:
+        title, series = with_score_of("test accuracy (%)", groups), _by_name(trials, names)
+        return bar_chart(series, title, **style)
     labels = list(trials) if len(trials) > 1 else []
     made, axes = look.canvas(look.height, labels)
     axes.set_ylabel(with_score_of("test accuracy (%)", groups))
@@ -65,6 +80,19 @@ def clients(
     if labels:
         look.legend(made, axes.get_lines(), labels)
     return made
+
+
+def _by_name(
+    trials: Mapping[str, Sequence[Trial]], names: Sequence[str]
+) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return {group: {client: mean and deviation in %}}, the worst of the first group first."""
+    series = {}
+    for label, each in trials.items():
+        scores = [accuracies_by_client(trial) for trial in each]
+        shares = {c: [100 * one[c] for one in scores if c in one] for c in scores[0]}
+        moments = {names[int(c)]: (float(np.mean(v)), float(np.std(v))) for c, v in shares.items()}
+        series[label] = dict(sorted(moments.items(), key=lambda item: item[1]))
+    return series
 
 
 def _draw_sorted(axes: Axes, groups: Sequence[Floats], places: Sequence[int]) -> None:

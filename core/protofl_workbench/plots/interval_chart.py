@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 from protofl.errors import UsageError
 from protofl_workbench.comparing.compare import compare
 from protofl_workbench.comparing.comparison import Comparison
-from protofl_workbench.comparing.figure_table import FigureTable, GroupFigure
+from protofl_workbench.comparing.figure_table import GroupFigure
 from protofl_workbench.comparing.run_groups import Runs
 from protofl_workbench.plots.style import (
     COLOURS,
@@ -76,7 +76,8 @@ def differences(
     title += "\np corrected by Holm's method" * corrected
     made, axes = look.canvas(inches + 0.55 + ROW * title.count("\n"))
     for place, (table, row) in enumerate(rows):
-        pairs = _pairs(table, row)
+        (base,) = [other for other in table.rows if other.label == table.baseline]
+        pairs = table.pairs(row, base)
         _draw(axes, place, row, pairs, table.share, look)
     axes.axvline(0, color=INK, linewidth=0.7)
     name_bars(axes, names)
@@ -106,12 +107,3 @@ def _draw(
         text, (1, place), (3, 0), xycoords=("axes fraction", "data"),
         textcoords="offset points", va="center_baseline", **look.text(look.small - 0.5),
     )  # fmt: skip
-
-
-def _pairs(table: FigureTable, row: GroupFigure) -> list[float]:
-    """Return the difference of each pair to the baseline, by seeds."""
-    (base,) = [other for other in table.rows if other.label == table.baseline]
-    theirs = dict(zip(base.seeds, base.values, strict=True))
-    ours = zip(row.seeds, row.values, strict=True)
-    pair_differences = [value - theirs[seed] for seed, value in ours if seed in theirs]
-    return [value for value in pair_differences if not math.isnan(value)]

@@ -47,6 +47,7 @@ class Exported:
         program: Maps raw samples [N, …] to class scores [N, C].
         preparation: What the program does to raw samples first, as far as the numbers of a batch
             allow (words are numbered before); None if the file lacks the preparation.
+        warning: A line about a client that is not better than its majority guess; else empty.
     """
 
     classes: list[str]
@@ -54,6 +55,7 @@ class Exported:
     dtype: torch.dtype
     program: Callable[[Tensor], Tensor]
     preparation: Preparation | None = None
+    warning: str = ""
 
     @property
     def lacks(self) -> str:
@@ -139,6 +141,10 @@ class Exported:
         return np.moveaxis(pixels, 3, 1)
 
 
+ABOUT = ("classes", "form", "dtype", "preparation", "warning")
+"""Texts of an exported client that say what its scores are."""
+
+
 @standard_torch()
 def read_exported(path: Path, *, trust_pickle: bool = False) -> Exported:
     """Read an exported client.
@@ -171,7 +177,8 @@ def read_exported(path: Path, *, trust_pickle: bool = False) -> Exported:
         spec = SampleSpec(**(sample | {"shape": tuple(sample["shape"])}), task=task)
         dtype, recorded = getattr(torch, about["dtype"]), json.loads(about["preparation"] or "null")
         known = None if recorded is None else Preparation.of_json(recorded, str(path))
-        return Exported(json.loads(about["classes"]), spec, dtype, program, known)
+        warning = about.get("warning", "")
+        return Exported(json.loads(about["classes"]), spec, dtype, program, known, warning)
     except UsageError:
         raise
     except Exception as error:  # each library has its own errors for damaged files
@@ -201,7 +208,7 @@ def _onnx(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, str]]:
 
 
 def _torch_export(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, str]]:
-    about: dict[str, Any] = dict.fromkeys(("classes", "form", "dtype", "preparation"), "")
+    about: dict[str, Any] = dict.fromkeys(ABOUT, "")
     with zipfile.ZipFile(path) as archive:  # torch compares no checksums
         if damaged := archive.testzip():
             raise zipfile.BadZipFile(f"its member {damaged!r} was changed")

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from protofl.data.task_names import below_guess, score_name
 from protofl.errors import UsageError
 from protofl.records.layout import PARTITION, PREPARATION
 from protofl.records.reading import Reading
@@ -99,12 +100,6 @@ class Run(Reading):
         """
         rows = [row for trial in self.trials for row in self.rows_of(trial)]
         return columns_of([row.named(self.client_names) for row in rows])
-
-    @cached_property
-    def client_names(self) -> tuple[str, ...]:
-        """The names that the data give the clients; empty if they give none, or others by trial."""
-        distinct_names = {self.split(trial).client_names for trial in self.trials if self.has_split}
-        return distinct_names.pop() if len(distinct_names) == 1 else ()
 
     def frame(self) -> pd.DataFrame:
         """Return the columns as a pandas frame.
@@ -384,7 +379,24 @@ class Run(Reading):
         """
         from protofl_workbench.recorded.scorer import export
 
-        return export(self.scorer(client, which, trial, round), self.plan, expand_user(path))
+        warning = self.guess_warning(client, which, trial, round)
+        scorer = self.scorer(client, which, trial, round)
+        return export(scorer, self.plan, expand_user(path), warning)
+
+    def guess_warning(
+        self, client: int, which: str = "last", trial: int = 0, round: int | None = None
+    ) -> str:
+        """Return a line about a client that is not better than its majority guess; else empty.
+
+        See `model` for arguments and errors. A round without an evaluation has no line.
+        """
+        kept = self.weights(_chosen(which, round), trial, []).round
+        rows = [row for row in self.rows_of(trial) if row.round == kept]
+        accuracy = rows[0].client_accuracies.get(str(client)) if rows else None
+        if accuracy is None:
+            return ""
+        text = below_guess(score_name(self.config), accuracy, self.majority(trial, [client]))
+        return f"{self.split(trial).name_of(client)}: {text}" if text else ""
 
     @staticmethod
     def export_client(

@@ -269,13 +269,14 @@ def _torch_export(program: torch.export.ExportedProgram, about: dict[str, str]) 
 
 
 @standard_torch()
-def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
+def export(scorer: Scorer, plan: Plan, path: Path, warning: str = "") -> Path:
     """Write a client to ``path``; its ending chooses the format.
 
     Args:
         scorer: The client.
         plan: The run.
         path: The file.
+        warning: A line that the file tells whoever scores with it.
 
     Raises:
         UsageError: The ending is another, a package is missing, the file cannot be written, or
@@ -286,7 +287,7 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
             f"{path}: unknown ending {path.suffix!r}", f"possible: {', '.join(ENDINGS)}"
         )
     about = {"classes": json.dumps(plan.data.output_names), "sample": str(plan.data.sample)}
-    about["architecture"] = scorer.architecture
+    about |= {"architecture": scorer.architecture, "warning": warning}
     form = asdict(plan.data.sample)
     if plan.data.task.has_classes:  # files of classification are as other versions read them
         del form["task"]

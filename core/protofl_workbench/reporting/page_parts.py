@@ -29,6 +29,8 @@ class Fact:
     note: str = ""
     lead: bool = False
     """True to show the figure large."""
+    below: bool = False
+    """True to show it in the colour of a warning: it is not better than the majority guess."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from protofl.data.task_names import score_name, task_name
+from protofl.data.task_names import below_guess, score_name, task_name
 from protofl.errors import UsageError
 from protofl.system.formatting import shape_text
 from protofl.system.machine import recorded_facts
@@ -133,7 +133,12 @@ def key_facts(group: Group) -> Iterator[Fact]:
     if (final := moments(group, "final")) is None:
         yield Fact(f"Test {score}", NONE, "no round has been evaluated yet", lead=True)
     else:
-        yield Fact(f"Final test {score}", spread(*final), f"last evaluation{over}", lead=True)
+        guess, _ = _end(group, "majority_accuracy") or (None, None)
+        below = bool(below_guess(score, final[0], guess))
+        note = f"last evaluation{over}{'; not better than the majority guess' * below}"
+        yield Fact(f"Final test {score}", spread(*final), note, lead=True, below=below)
+    if (balanced := moments(group, "balanced-accuracy")) is not None:
+        yield Fact("Balanced accuracy", spread(*balanced), "mean recall of the classes, at the end")
     for name, label, note in (
         ("best", f"Best test {score}", "chosen on test samples, as in the papers"),
         ("validation", f"Test {score}, validated", "chosen on validation samples"),
@@ -144,7 +149,11 @@ def key_facts(group: Group) -> Iterator[Fact]:
         if (values := _end(group, key)) is not None:
             yield Fact(label, spread(*values), note)
     if (worst := moments(group, "worst")) is not None:
-        yield Fact("Worst client", spread(*worst), "in each trial, at the end")
+        note = "in each trial, at the end"
+        if group.runs[0].client_names:
+            named = group.runs[0].clients[0]["client"]
+            note = f"{note}; {named} over trials" if several else f"{named}, at the end"
+        yield Fact("Worst client", spread(*worst), note)
     yield from _costs(group)
 
 

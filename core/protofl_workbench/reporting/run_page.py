@@ -21,7 +21,7 @@ from protofl_workbench.plots.observation_charts import CHARTS
 from protofl_workbench.recorded.recorded_run import Run
 from protofl_workbench.reporting.configuration import commands, deviations_section, options_section
 from protofl_workbench.reporting.further_sections import further_sections
-from protofl_workbench.reporting.number_formats import NONE, integer, percent
+from protofl_workbench.reporting.number_formats import NONE, integer, percent, spread
 from protofl_workbench.reporting.page_parts import Drawings, Page, PageTable, Part, Picture, Section
 from protofl_workbench.reporting.run_facts import (
     key_facts,
@@ -39,6 +39,7 @@ OVER_ROUNDS = {
     "honest-accuracy": "Accuracy of honest clients",
     "unseen-accuracy": "Accuracy of unseen clients",
     "perplexity": "Perplexity (lower is better)",
+    "balanced-accuracy": "Balanced accuracy",
     "macro-f1": "Macro F1",
     "map": "Mean average precision",
     "mae": "Mean absolute error",
@@ -153,7 +154,7 @@ def _curves(group: Group, drawings: Drawings) -> Iterator[Picture]:
 
 
 def _clients(group: Group, drawings: Drawings) -> Iterator[Part]:
-    """Yield the clients' accuracies, the split, the confusion matrix and the clients as a table."""
+    """Yield the clients' accuracies, the split, the confusion matrix and tables of clients."""
     run, trial, split = group.runs[0], group.trials[0].number, split_of(group)
     score = score_name(run.config)
     if there := groups_with([group], has_clients):
@@ -171,18 +172,20 @@ def _clients(group: Group, drawings: Drawings) -> Iterator[Part]:
         else:
             caption = "Test samples of all clients at the last evaluation, in % of each true class."
             yield drawings.picture("Confusion matrix", figure, caption, on_paper=True)
-        if accuracies := run.accuracies.get(trial):
-            rows = []
-            for client, accuracy in sorted(accuracies.items(), key=lambda item: item[1]):
-                train, test = split.train_counts[client], split.test_counts[client]
-                held = str(int((train + test > 0).sum()))
-                samples = (integer(train.sum()), integer(test.sum()), held)
-                rows.append((split.name_of(client), percent(accuracy), *samples))
-            heads = ("client", score, "training samples", "test samples", strata)
-            numbers = frozenset(range(1, len(heads)))
-            yield PageTable(
-                "Clients of the first trial", heads, rows, numbers, sortable=True, folded=True
+    if lines := run.clients:
+        rows = [
+            (
+                line["client"],
+                line["architecture"],
+                NONE if line["samples"] is None else integer(line["samples"]),
+                spread(line["score"], line["std"] if len(run.accuracies) > 1 else None),
+                percent(line["guess"]),
             )
+            for line in lines
+        ]
+        heads = ("client", "architecture", "training samples", score, "guess")
+        numbers, folded = frozenset({2, 3, 4}), not run.client_names
+        yield PageTable("Clients", heads, rows, numbers, sortable=True, folded=folded)
     if each := accuracies_by_architecture(run):
         means = [(name, percent(statistics.mean(values))) for name, values in each.items()]
         title, *columns = (

@@ -46,7 +46,7 @@ Note = Callable[[str], None]
 def run_reproduction(
     reproduction: Reproduction,
     change: Change | None = None,
-    runs: str | Path = "runs",
+    runs: str | Path = "reproductions",
     *,
     start: bool = True,
     skip_missing: bool = False,

@@ -41,7 +41,7 @@ def reproduce(
     trials: int | None = None,
     datasets: Mapping[str, str] | None = None,
     files: Mapping[str, str | Path] | None = None,
-    runs: str | Path = "runs",
+    runs: str | Path = "reproductions",
     start: bool = True,
     skip_missing: bool = False,
     again: bool = False,

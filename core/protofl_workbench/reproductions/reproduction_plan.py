@@ -89,7 +89,7 @@ class ReproductionPlan:
 def plan_reproduction(
     reproduction: Reproduction,
     change: Change,
-    runs: str | Path = "runs",
+    runs: str | Path = "reproductions",
     progress: Progress = lambda cell_name, share: None,
     *,
     measure: bool = True,

@@ -36,6 +36,8 @@ class MacroF1(Confusion):
 class BalancedAccuracy(Confusion):
     """Mean recall over the classes that occur."""
 
+    usual_for = "imbalanced classes"
+
     @pf.hookimpl
     def value(self, counts: Tensor) -> Tensor:
         """Return the mean of the classes' recall."""

@@ -120,9 +120,9 @@ def test_a_metric_without_a_value_is_in_the_last_table(cli, tiny, tmp_path):
         assert result.exit_code == 0, result.output
         text = " ".join(result.output.split())
         if name == "all":
-            assert "auc of clients none for 3 of 3 clients, such as 0" in text
+            assert "auc of clients none for 3 of 3 clients, such as site 0" in text
         else:
-            assert "auc of clients none for 1 of 2 clients, such as 0" in text
+            assert "auc of clients none for 1 of 2 clients, such as site 0" in text
             assert "final auc" in text and "mean of the others 0." in text
 
 

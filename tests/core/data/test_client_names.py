@@ -75,6 +75,71 @@ def test_a_split_is_shown_with_the_names(tmp_path, monkeypatch):
     assert len(rows) == 3
 
 
+@pytest.fixture(scope="module")
+def poor(tmp_path_factory):
+    """Return the output and the folder of a run that is no better than guessing."""
+    folder, draws = tmp_path_factory.mktemp("poor"), np.random.default_rng(1)
+    labels = draws.choice(3, 120, p=[0.8, 0.1, 0.1])
+    np.savez(folder / "data.npz", **(arrays() | {"y_train": labels}))
+    done = CliRunner().invoke(app, [
+        "run", "local", "--models", "mlp", "--dataset", f"npz:{folder / 'data.npz'}",
+        "--set", "dataset.kind=table", "--partition", "column:hospital", "--rounds", "1",
+        "--trials", "2", "--lr", "1e-9", "--backend", "local", "--out", str(folder / "run"),
+    ])  # fmt: skip
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split()), folder / "run"
+
+
+def test_a_run_names_its_worst_client_and_says_that_guessing_is_better(poor):
+    output, folder = poor
+    run = pf.load_run(folder)
+    worst, *_, best = lines = run.result.clients
+    each = [run.accuracies[trial][worst["number"]] for trial in (0, 1)]
+    assert worst["score"] == pytest.approx(np.mean(each)) and worst["std"] == np.std(each)
+    assert worst["client"] == NAMES[worst["number"]] and best["score"] >= worst["score"]
+    guesses = [run.majority(trial, [worst["number"]]) for trial in (0, 1)]
+    assert worst["guess"] == pytest.approx(np.mean(guesses)) and 0.5 < worst["guess"] < 1
+    assert {line["architecture"] for line in lines} == {"mlp1", "mlp2", "mlp3"}
+    shown = CliRunner().invoke(app, ["runs", "show", str(folder)]).output
+    for text in (output, " ".join(shown.split())):
+        row = f"{worst['client']} {worst['samples']:.0f} {worst['architecture']}"
+        assert f"{row} {worst['score']:.1%} ± {worst['std']:.1%} {worst['guess']:.1%}" in text
+    assert "imbalanced classes, " in output and ", balanced " in output
+    assert "is not better than the majority guess, " in output
+    (told,) = json.loads(CliRunner().invoke(app, ["runs", "show", str(folder), "--json"]).output)
+    assert told["clients"] == lines
+
+
+def test_pages_pictures_and_exported_clients_say_it_too(poor, tmp_path):
+    _, folder = poor
+    page, (worst, *_) = pf.report(folder), pf.load_run(folder).clients
+    assert 'class="lead-fact below"' in page and "not better than the majority guess" in page
+    assert f"; {worst['client']} over trials" in page and "Balanced accuracy" in page
+    (axes,) = pf.plots.clients(folder).axes
+    names = [text.get_text() for text in axes.get_yticklabels()]
+    assert names[0] == worst["client"] and {*names} == {*NAMES}
+    words = [str(folder), str(tmp_path / "a.pt2"), "--client", str(worst["number"])]
+    exported = CliRunner().invoke(app, ["export", *words])
+    np.save(tmp_path / "new.npy", np.zeros((1, 6), np.float32))
+    words = [str(tmp_path / "a.pt2"), str(tmp_path / "new.npy"), "--trust-pickle"]
+    for done in (exported, CliRunner().invoke(app, ["score", *words])):
+        assert done.exit_code == 0, done.output
+        assert f"{worst['client']}: accuracy " in " ".join(done.output.split())
+
+
+def test_other_owners_are_not_asked_for_the_classes_of_their_samples(poor, monkeypatch):
+    plan = pf.load_run(poor[1]).plan
+    assert plan.settings.metrics == ["balanced-accuracy"]
+    options = {name: vars(plan.settings)[name] for name in ("method", "models", "dataset",
+               "partition", "options")}  # fmt: skip
+    options["backend"] = "local"
+    assert pf.backends.Plan.make(options).settings.metrics == ["balanced-accuracy"]
+    backend = pf.backends.Plan.make(options).choices["backend"].plugin
+    monkeypatch.setattr(backend, "has_secrets", True, raising=False)
+    made = pf.backends.Plan.make(options)
+    assert not made.settings.metrics and not any("imbalanced" in note for note in made.notes)
+
+
 def split_of(owners):
     parts = [torch.tensor([n for n, own in enumerate(owners) if own == c]) for c in (0, 1)]
     pieces = [piece for part in parts for piece in (part[:-1], part[-1:])]

@@ -13,13 +13,12 @@ import pytest
 import torch
 
 from protofl import UsageError
+from protofl.data.guesses import balanced_guess, class_guesses, pooled_guess
 from protofl.data.partition import make_split, minimum_for
 from protofl.data.split import (
     Split,
-    majority_correct,
     majority_guess,
     partition_record,
-    pooled_guess,
 )
 from protofl.datasets import Dataset, dataset_from_arrays
 
@@ -346,18 +345,22 @@ def test_record_is_json():
     assert record["public_samples"] == 10 and record["global_test_samples"] == 10
 
 
-def test_majority_correct_by_hand():
-    train = torch.tensor([[5, 1, 0], [2, 2, 0], [0, 0, 9]])
-    test = torch.tensor([[2, 1, 0], [1, 3, 0], [0, 1, 2]])
+def test_the_majority_guess_by_hand():
+    train = np.array([[5, 1, 0], [2, 2, 0], [0, 0, 9]])
+    test = np.array([[2, 1, 0], [1, 3, 0], [0, 1, 2]])
     # client 0 guesses class 0: 2 of 3; client 1 (a tie) class 0: 1 of 4; client 2 class 2: 2 of 3
-    assert majority_correct(train, test) == pytest.approx(5 / 10)
-    assert majority_correct(train, torch.zeros_like(test)) == 0.0
+    assert class_guesses(train, test).tolist() == [[2, 3], [1, 4], [2, 3]]
+    assert pooled_guess(class_guesses(train, test)) == pytest.approx(5 / 10)
+    assert pooled_guess(class_guesses(train, test), [1]) == pytest.approx(1 / 4)
+    # 3 of 3 samples of class 0 are guessed, 0 of 5 of class 1, 2 of 2 of class 2
+    assert balanced_guess(train, test) == pytest.approx(2 / 3)
 
 
 def test_clients_without_training_samples_guess_nothing():
-    train, test = torch.tensor([[0, 0], [1, 3]]), torch.tensor([[9, 0], [1, 1]])
-    assert majority_correct(train, test) == pytest.approx(1 / 2)
-    assert math.isnan(majority_correct(train[:1], test[:1]))
+    train, test = np.array([[0, 0], [1, 3]]), np.array([[9, 0], [1, 1]])
+    assert pooled_guess(class_guesses(train, test)) == pytest.approx(1 / 2)
+    assert math.isnan(pooled_guess(class_guesses(train[:1], test[:1])))
+    assert math.isnan(balanced_guess(train[:1], test[:1]))
     data = dataset_from_arrays(
         [(np.eye(6, dtype=np.float32), np.arange(6.0), "six")], kind="table", task="regression"
     )

@@ -162,6 +162,12 @@ def test_three_methods_are_corrected(two, write):
     found = pf.compare([*two, third], baseline="local")
     ps = [row(found, m).difference for m in ("fedproto", "fedtgp")]
     assert min(d.holm for d in ps) == pytest.approx(2 * min(d.p for d in ps))
+    other = [write(n, ends(*A), method=n, dataset="wine") for n in ("fedavg", "fedper")]
+    apart = pf.compare([*two, third, *other], "final", baseline="local")
+    assert (
+        "wine, dirichlet β=0.1, 2 clients has no local: left out of the differences" in apart.notes
+    )
+    assert [table.baseline for table in apart.tables] == ["local", ""]
     with pytest.raises(pf.UsageError) as error:
         pf.compare(two, baseline="fedtpg")
     assert "fedtgp" in error.value.near
@@ -474,15 +480,47 @@ def test_lines_for_programs(two):
 def test_tables_for_readers(two):
     found = pf.compare({"a_b|c": two[0], "50%": two[1]}, "final")
     text = found.text("md")
-    assert "| a\\_b\\|c | 5 | 60.00 ± 7.07 |" in text
+    assert "| a\\_b\\|c | 5 | **60.00 ± 7.07** |" in text, "a tie"
     assert "**67.20 ± 8.84**" in text and str(found) == text
     assert found._repr_markdown_() == text  # as a notebook shows it
     tex = found.text("tex")
-    assert r"a\_b|c & 5 & 60.00 $\pm$ 7.07 \\" in tex and r"\textbf{67.20 $\pm$ 8.84}" in tex
+    assert r"a\_b|c & 5 & \textbf{60.00 $\pm$ 7.07} \\" in tex
+    assert r"\textbf{67.20 $\pm$ 8.84}" in tex and r"\label{tab:compared-2}" in tex
+    assert r"$\pm$ is the population standard deviation over trials. Bold: the best" in tex
+    assert "p that of the exact two-sided Wilcoxon" in tex
     assert tex.count(r"\begin{tabular}") == tex.count(r"\bottomrule") == 2
     assert r"50\% & 5 & +7.20" in tex
     with pytest.raises(pf.UsageError, match="unknown format 'html'"):
         found.text("html")
+
+
+def test_what_differs_from_the_best_is_not_bold(write):
+    best = write("a", ends(*A))
+    worse = write("b", ends(*(value - 0.1 - 0.01 * n for n, value in enumerate(A))), method="local")
+    assert pf.compare([best, worse], "final").text("md").count("**") == 2
+    few = [write(n, ends(*v), method=n) for n, v in (("x", A[:2]), ("y", A[1:3]))]
+    assert pf.compare(few, "final").text("md").count("**") == 2, "nothing is known of two pairs"
+
+
+def test_the_majority_guess_stands_beside_the_groups(write):
+    balanced = {"metrics": {"balanced-accuracy": {"all": 0.4}}}
+    runs = [
+        write(n, ends(*v), method=n) for n, v in (("fedavg", (0.6, 0.7)), ("local", (0.9, 0.8)))
+    ]
+    for run in runs:
+        file = run / "metrics.jsonl"
+        rows = [json.loads(line) | balanced for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = pf.compare(runs)
+    # A client has 10 samples of the first of two classes, and 3 of the other.
+    guess = f"{100 * 10 / 13:.2f}"
+    assert f"| majority guess |  | {guess} ± 0.00 | {guess} ± 0.00 | 50.00 ± 0.00 |" in str(found)
+    assert f"majority guess &  & {guess}" in found.text("tex")
+    lines = {(line["figure"], line["method"]): line["guess"] for line in found.lines()}
+    assert lines["final", "local"] == pytest.approx(10 / 13) and lines["worst", "local"] is None
+    assert lines["balanced-accuracy", "local"] == 0.5
+    assert "test accuracy, last round: not better than the majority guess: fedavg" in found.notes
+    assert "balanced accuracy, last round: difference to local" in str(found)
 
 
 @pytest.mark.slow

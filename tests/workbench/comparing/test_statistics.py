@@ -58,13 +58,14 @@ def test_p_has_a_least_value():
     assert wilcoxon([0, 0]) == 1 and math.isnan(wilcoxon([])) and math.isnan(least_p(0))
 
 
-@pytest.mark.parametrize("count", [2, 3, 9, 30])
+@pytest.mark.parametrize("count", [3, 9, 30])
 @pytest.mark.parametrize("confidence", [0.9, 0.95])
 def test_intervals_are_students(count, confidence):
     """SciPy's t test of one sample has the same interval."""
     own = np.random.default_rng(count).exponential(1, count)
     their = scipy.stats.ttest_1samp(own, 0).confidence_interval(confidence)
     assert interval(own, confidence) == pytest.approx(tuple(their))
+    assert all(map(math.isnan, interval(own[:2], confidence)))
 
 
 def coverage(count):

@@ -192,14 +192,15 @@ def test_bars_of_numbers_that_are_known():
 
 
 def test_differences_are_those_of_the_comparison(write):
-    two = [write("a", FLAT), write("b", [FLAT[1], FLAT[1]], method="fedtgp")]
+    three = [*FLAT, FLAT[0]]
+    two = [write("a", three), write("b", [FLAT[1], FLAT[1], FLAT[0]], method="fedtgp")]
     for given in (two, pf.compare(two)):
         drawn = axes(pf.plots.differences(given))
         points, bar, mean, zero = drawn.get_lines()
-        assert sorted(points.get_xdata()) == pytest.approx([0, 10])
+        assert sorted(points.get_xdata()) == pytest.approx([0, 0, 10])
         own = pf.compare(two).tables[0].rows[1].difference
         assert bar.get_xdata() == pytest.approx([own.low * 100, own.high * 100])
-        assert mean.get_xdata() == pytest.approx([5]) and list(zero.get_xdata()) == [0, 0]
+        assert mean.get_xdata() == pytest.approx([10 / 3]) and list(zero.get_xdata()) == [0, 0]
         assert [t.get_text() for t in drawn.texts] == ["p = 1.000"]
         assert [t.get_text() for t in drawn.get_yticklabels()] == ["fedtgp"]
     with pytest.raises(pf.UsageError, match="no difference in final to draw"):

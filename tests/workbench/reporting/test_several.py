@@ -60,7 +60,7 @@ def test_runs_that_compare_refuses_are_shown_with_the_reason(runs, undrawn):
 def test_groups_have_the_names_that_a_user_gives(runs, undrawn):
     notes = []
     text = pf.report(runs, labels=["fedproto=FedProto (ours)"], baseline="local", note=notes.append)
-    assert groups_in(text).keys() == {"FedProto (ours)", "local"}
+    assert groups_in(text).keys() == {"FedProto (ours)", "local", "majority guess"}
     assert notes == ["label: FedProto (ours) is fedproto"]
     assert "label: FedProto (ours) is fedproto." in read(text).text
     _, rows = next(t for c, t in tables_of(read(text)).items() if "difference" in c)
@@ -150,7 +150,9 @@ def test_a_sweeps_folder_stands_for_its_runs(runs, tmp_path, undrawn):
     lines.append(PointResult({"lr": 2}, [PointRun(0, "failed")]))
     SweepResult("best", lines).write(tmp_path)
     found = groups_in(pf.report(tmp_path))
-    assert {name: row["trials"] for name, row in found.items()} == {"fedproto": "3"}
+    assert {name: row["trials"] for name, row in found.items()} == {
+        "fedproto": "3", "majority guess": "",
+    }  # fmt: skip
 
 
 def test_a_run_that_has_not_begun_stands_beside_others(runs, copy, undrawn):
@@ -178,5 +180,5 @@ def test_of_many_groups_the_best_are_drawn(runs, tmp_path, monkeypatch, undrawn)
         "protofl_workbench.reporting.page_parts.Drawings.inline", lambda *_: "<svg></svg>"
     )
     text = pf.report(tmp_path)
-    assert len(groups_in(text)) == 3 and drawn == [2]
+    assert len(groups_in(text)) == 3 + 1 and drawn == [2]
     assert "Figures show the 2 groups with the best final accuracy." in text

@@ -45,7 +45,7 @@ from protofl.federation.plan.run_description import (
     settle,
     with_phases,
 )
-from protofl.federation.plan.task_checks import check_task, with_usual_metrics
+from protofl.federation.plan.task_checks import check_task, imbalance, with_usual_metrics
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import cost
@@ -170,7 +170,8 @@ class Plan:
         choices, data, read_as = run_data.load_for_group(
             choices, registry, settings.data_dir, report, data
         )
-        settings, choices = with_usual_metrics(settings, choices, data.task, registry)
+        if not recorded or not data.task.has_classes:
+            settings, choices = with_usual_metrics(settings, choices, data, registry)
         check_task(settings, composition, choices, data, registry)
         public, own_public = run_data.public_data(
             settings, composition, data, registry, report, is_given="public" in names
@@ -212,6 +213,7 @@ class Plan:
             devices=resolution.devices,
             notes=[
                 *run_data.about(data, names, settings),
+                *filter(None, [imbalance(data)] * ("balanced-accuracy" in settings.metrics)),
                 *run_data.about_ids(choices["model-group"], data),
                 *([] if info.has_secrets else map(about_noise, composition.secretive)),
                 *read_as,

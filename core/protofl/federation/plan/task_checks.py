@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+
 from protofl.data.dataset import Dataset
 from protofl.data.task_names import TASKS
 from protofl.data.tasks import Task
@@ -32,25 +34,45 @@ def tasks_of(plugin: type, kind: str) -> tuple[str, ...]:
     return tuple(getattr(plugin, "tasks", ("classification",) if changes else TASKS))
 
 
+IMBALANCED = 2
+"""The most frequent class of imbalanced data has this many times the samples of the rarest."""
+
+
+def imbalance(data: Dataset) -> str:
+    """Return a note about imbalanced classes; empty for others, and for data elsewhere."""
+    if not data.task.has_classes or data.elsewhere or data.y.is_meta:
+        return ""
+    counts = torch.bincount(data.y)
+    order = [c for c in counts.argsort().tolist() if counts[c]]
+    rarest, most = order[0], order[-1]
+    if counts[most] < IMBALANCED * counts[rarest]:
+        return ""
+    each = " and ".join(f"{int(counts[c]):,} of {data.classes[c]}" for c in (most, rarest))
+    return f"imbalanced classes, {each}: balanced accuracy stands beside accuracy"
+
+
 def with_usual_metrics(
-    settings: Settings, choices: Mapping[str, Choice], task: Task, registry: Registry
+    settings: Settings, choices: Mapping[str, Choice], data: Dataset, registry: Registry
 ) -> tuple[Settings, dict[str, Choice]]:
     """Return the options and plugins of a run with the usual metrics of its task.
 
-    They are the installed metrics whose ``usual_for`` is the task.
+    They are the installed metrics whose ``usual_for`` is the task, or ``imbalanced classes``.
 
     Args:
         settings: The options of the run.
         choices: Its plugins.
-        task: Its task.
+        data: Its data.
         registry: Where plugins are found.
     """
-    if task.has_classes:
+    wanted = "imbalanced classes" if data.task.has_classes else data.task.name
+    # Other owners do not tell the classes of their samples, which the metric counts.
+    private = any(getattr(choice.plugin, "has_secrets", False) for choice in choices.values())
+    if data.task.has_classes and (private or not imbalance(data)):
         return settings, {**choices}
     usual = [
         plugin.name
         for plugin in registry.plugins("metric")
-        if getattr(_loaded(registry, "metric", plugin.name), "usual_for", "") == task.name
+        if getattr(_loaded(registry, "metric", plugin.name), "usual_for", "") == wanted
     ]
     new = [name for name in usual if name not in settings.metrics]
     more = {

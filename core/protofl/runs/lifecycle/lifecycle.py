@@ -29,6 +29,7 @@ from protofl.records.layout import (
     check_free,
     fresh_folder,
 )
+from protofl.records.reading import Reading
 from protofl.records.result import (
     Result,
     is_best,
@@ -415,6 +416,7 @@ class _Lifecycle:
         (self.folder.path / SESSION).unlink(missing_ok=True)  # where it ran is not its result
         profile = self.profile.summary()
         accuracies = recorded_accuracies(self.folder.rows) | self.accuracies
-        result = Result(self.folder.rows, summary, accuracies, self.folder.path, profile)
+        clients = Reading.of(self.folder.path).clients
+        result = Result(self.folder.rows, summary, accuracies, self.folder.path, profile, clients)
         self.progress(events.Finished(result, self.plan))
         return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from protofl.data.cache import to_stderr
-from protofl.data.task_names import score_text
+from protofl.data.task_names import balanced_text, below_guess, score_text
 from protofl.federation import events
 from protofl.federation.events import Event
 from protofl.records.row import Row
@@ -32,6 +32,8 @@ class Lines:
                 to_stderr(round_line(event.row, self._settings, better=better, score=self._score))
             case events.Finished():
                 to_stderr(_ended(event))
+                if warning := guess_warning(event):
+                    to_stderr(warning)
 
     def _planned(self, event: events.Planned) -> None:
         plan, self._settings = event.plan, event.plan.settings
@@ -77,7 +79,7 @@ def round_line(row: Row, settings: Settings, *, better: bool, score: str = "accu
     scored = "not evaluated" if accuracy is None else score_text(row.metrics, score, accuracy)
     return (
         f"{where(row.trial, row.round, settings)}: {scored}{' (best)' if better else ''}, "
-        f"loss {'not finite' if loss is None else f'{loss:.3f}'}"
+        f"{balanced_text(row.metrics)}loss {'not finite' if loss is None else f'{loss:.3f}'}"
     )
 
 
@@ -91,3 +93,11 @@ def _ended(event: events.Finished) -> str:
     guess = mean.get("majority_accuracy")  # nodes may not tell it
     beside = "" if guess is None else f" (majority guess {guess:.2%})"
     return f"{label}: {mean[key]:.2%}{over}{beside}; run folder: {event.result.folder}"
+
+
+def guess_warning(event: events.Finished) -> str:
+    """Return a line about a run that ends no better than its majority guess; else empty."""
+    mean = event.result.summary["mean"]
+    score = event.plan.data.task.score_name
+    text = below_guess(score, mean["final_test_accuracy"], mean.get("majority_accuracy"))
+    return f"last round: {text}" if text else ""

@@ -333,7 +333,7 @@ def _weight(cell: Cell, tuning: Tuning) -> Weight | None:
 def run_benchmark(
     reproduction: Reproduction,
     change: Change | None = None,
-    runs: str | Path = "runs",
+    runs: str | Path = "reproductions",
     *,
     added: Sequence[str] = (),
     start: bool = True,
