@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -11,22 +11,29 @@ from protofl_cli.json.json_output import Json, check_format, print_json, prints_
 from protofl_cli.options.options import Debug, Which, kept_round, option
 from protofl_cli.screens import render
 
+if TYPE_CHECKING:
+    from protofl_workbench.recorded.recorded_run import Run
+
 
 @prints_json
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     data: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="DATA",
             help="An .npz file with x and y, a table with the column of the labels (.csv, "
             ".parquet), a folder of images by class, or a data set as of --dataset.",
         ),
-    ],
+    ] = None,
     client: Annotated[
         list[int] | None,
         option("--client", "N", "Number of a client; repeatable (default: all)", min=0),
     ] = None,
+    cross: Annotated[
+        bool,
+        typer.Option("--cross", help="Evaluate each model on each client's test samples."),
+    ] = False,
     which: Which = "last",
     trial: Annotated[int, option("--trial", "N", "Number of the trial.", min=0)] = 0,
     format_: Annotated[
@@ -44,9 +51,16 @@ def evaluate(
     check_format(format_, as_json=as_json)
     with render.waiting("evaluating"):
         from protofl.data.task_names import GUESSES
+        from protofl.errors import UsageError
         from protofl_workbench.recorded.recorded_run import load_run
 
+        if (data is None) != cross:
+            raise UsageError("evaluate takes DATA or --cross", do="give one of them")
         recorded = load_run(run)
+        if data is None:
+            rows = _cross(recorded, client, which, trial)
+            print_json(rows) if as_json else _print_cross(rows, format_)
+            return
         evaluation = recorded.evaluate(data, client or None, which, trial, kept_round(which))
     notes = [*filter(None, [recorded.lacks_preparation]), *evaluation.notes]
     for note in notes:
@@ -84,6 +98,27 @@ def evaluate(
     if is_regression:
         lines.append((score, "by the variance of all clients' numbers; r2 is by each client's own"))
     render.pairs(lines)
+
+
+def _cross(run: Run, clients: list[int] | None, which: str, trial: int) -> list[dict[str, Any]]:
+    """Return {client: accuracy} on the test samples of each client, for the model of each one."""
+    known = run.split(trial).client_names or [*map(str, range(run.config["clients"]))]
+    names = [known[n] for n in dict.fromkeys(clients or range(len(known)))]
+    found = zip(names, run.cross(clients, which, trial, kept_round(which)).tolist(), strict=True)
+    return [{"model": name, **dict(zip(names, row, strict=True))} for name, row in found]
+
+
+def _print_cross(rows: list[dict[str, Any]], format_: str) -> None:
+    """Print a table of models on clients' data, or a line of text for each model."""
+    from protofl_workbench.comparing.figure_table import csv_text
+
+    if format_ == "csv":
+        render.plain(csv_text(rows).splitlines())
+        return
+    model, *names = rows[0]
+    cells = [[row[model], *(_cell("accuracy", row[name]) for name in names)] for row in rows]
+    title = "a row for each model, a column for each client's test samples"
+    render.table([model, *names], cells, title=title, right=names)
 
 
 POOLED = ", pooled"
