@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +52,9 @@ _LABELS = ("label", "class", "target", "y", "outcome", "diagnosis")
 _ENDINGS = ("", *ENDINGS)
 
 _MOST_CLASSES = 1_000
+
+_ROWS = 14
+"""Mean number of rows of a value, at least, if the values of a column may be clients."""
 
 _FEW = 20
 """Categories that a column may have even if most rows have one of their own."""
@@ -233,7 +236,7 @@ class _Column:
         rises: True if each number is larger than the one in the row before.
         last: The number in the last row.
         first: The first such text, and its row.
-        different: Different values as texts, as far as they are kept.
+        different: Different values as texts, as far as they are kept, with their rows.
     """
 
     name: str
@@ -247,7 +250,7 @@ class _Column:
     rises: bool = True
     last: float = -np.inf
     first: tuple[str, int] = ("", -1)
-    different: set[str] = field(default_factory=set)
+    different: Counter[str] = field(default_factory=Counter)
 
     def add(self, values: np.ndarray, file: TableFile) -> None:
         """Take the values of a block."""
@@ -339,6 +342,8 @@ class _Reader:
         features = [n for n in names if n and n not in (*used, *c.drop)]
         if c.image:
             left = f"; other columns are not used: {', '.join(features)}" if features else ""
+            if features and c.client is None:
+                left += "; if one of them names the clients: --set dataset.client=COLUMN"
             self.notes.append(f"samples are the images that {c.image} names{left}")
             features = []
         elif not features:
@@ -350,6 +355,7 @@ class _Reader:
         seen = self._first_reading([*features, *used], labels)
         if not c.image:
             self._note_pictures(features, c.drop)
+            self._note_clients([seen[name] for name in features])
         form = None if c.image else self._form(features, seen)
         for label in labels:
             self._check_labels(seen[label])
@@ -452,6 +458,22 @@ class _Reader:
         if not named and _IDENTIFIER.fullmatch(seen.name):
             self._note_identifier(seen.name)
         return TableColumn(seen.name, _ordered(seen.different), gaps)
+
+    def _note_clients(self, features: list[_Column]) -> None:
+        """Note columns of texts that divide the rows as hospitals would."""
+        found = {
+            f.name: len(f.different)
+            for f in features
+            if f.texts and 2 < len(f.different) <= min(f.most, f.rows // _ROWS)
+            if min(f.different.values()) > 1
+        }
+        if found and self.config.client is None:
+            names = sorted(found, key=lambda name: -found[name])
+            listed = ", ".join(f"{name} ({found[name]} values)" for name in names[:4])
+            self.notes.append(
+                f"text columns that are features: {listed}; if {names[0]} names the clients: "
+                f"--set dataset.client={names[0]}"
+            )
 
     def _note_identifier(self, name: str) -> None:
         """Note a column that may only number the rows, or name persons."""
@@ -886,7 +908,7 @@ def _several(values: np.ndarray, mark: str, names: list[str]) -> np.ndarray:
     return result[rows]
 
 
-def _joining(texts: set[str]) -> str:
+def _joining(texts: Collection[str]) -> str:
     """Return what joins several labels in texts: the texts are fewer if it separates them."""
     for mark in ("|", ";", ","):
         if any(mark in text for text in texts):
@@ -896,7 +918,7 @@ def _joining(texts: set[str]) -> str:
     return ""
 
 
-def _ordered(texts: set[str]) -> tuple[str, ...]:
+def _ordered(texts: Collection[str]) -> tuple[str, ...]:
     """Return names in order: whole numbers by size, others by letters."""
     if all(text.lstrip("-").isdecimal() for text in texts):
         return tuple(sorted(texts, key=lambda text: (int(text), text)))
