@@ -59,3 +59,5 @@ def export(
             ("file", f"{target} ({size_text(size)})"),
         ]
     )
+    if target.suffix == ".pt2":
+        render.line(f"score samples with: protofl score --trust-pickle {target} SAMPLES")

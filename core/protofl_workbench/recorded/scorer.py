@@ -319,7 +319,8 @@ def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
         except ImportError:
             raise UsageError(
                 "ONNX files need the packages onnx and onnxscript",
-                do="pip install 'protofl[onnx]', or write FILE.pt2",
+                do="pip install 'protofl[onnx]', or write FILE.pt2 (read by protofl score "
+                "--trust-pickle)",
             ) from None
     x, batch = _two_samples(plan), torch.export.Dim("batch")
     try:
