@@ -315,6 +315,7 @@ class _Reader:
             )
         self.replaced = Counter[str]()
         self.pictures: dict[str, str] = {}
+        self.left_out: list[int] = []
 
     def dataset(self) -> pf.datasets.Dataset:
         """Return the data set."""
@@ -648,7 +649,7 @@ class _Reader:
             columns=columns,
             preparation=preparation,
             **fields,
-        )
+        ).without(self.left_out)
 
     def _images(self, names: list[str]) -> tuple[torch.Tensor, pf.datasets.Preparation]:
         """Return the images [N, 3, side, side] that a column names, and how they were decoded."""
@@ -678,7 +679,10 @@ class _Reader:
             return pf.datasets.open_image(path), str(path)
 
         c = self.config
-        decoded = pf.datasets.decode_images(len(names), image_of, c.side, files=c.files)
+        decoded = pf.datasets.decode_images(
+            len(names), image_of, c.side, files=c.files, skip=c.skip_unreadable
+        )
+        self.left_out = decoded.left_out
         self.notes += decoded.notes
         usual = decoded.files == pf.datasets.ImageFiles()
         preparation = pf.datasets.Preparation(images=None if usual else decoded.files)
