@@ -58,8 +58,7 @@ def evaluate(
             raise UsageError("evaluate takes DATA or --cross", do="give one of them")
         recorded = load_run(run)
         if data is None:
-            rows = _cross(recorded, client, which, trial)
-            print_json(rows) if as_json else _print_cross(rows, format_)
+            _show_cross(recorded, client, which, trial, format_, as_json=as_json)
             return
         evaluation = recorded.evaluate(data, client or None, which, trial, kept_round(which))
     notes = [*filter(None, [recorded.lacks_preparation]), *evaluation.notes]
@@ -100,25 +99,25 @@ def evaluate(
     render.pairs(lines)
 
 
-def _cross(run: Run, clients: list[int] | None, which: str, trial: int) -> list[dict[str, Any]]:
-    """Return {client: accuracy} on the test samples of each client, for the model of each one."""
-    known = run.split(trial).client_names or [*map(str, range(run.config["clients"]))]
-    names = [known[n] for n in dict.fromkeys(clients or range(len(known)))]
-    found = zip(names, run.cross(clients, which, trial, kept_round(which)).tolist(), strict=True)
-    return [{"model": name, **dict(zip(names, row, strict=True))} for name, row in found]
-
-
-def _print_cross(rows: list[dict[str, Any]], format_: str) -> None:
-    """Print a table of models on clients' data, or a line of text for each model."""
+def _show_cross(
+    run: Run, clients: list[int] | None, which: str, trial: int, format_: str, *, as_json: bool
+) -> None:
+    """Print the accuracy of each client's model on the test samples of each client."""
     from protofl_workbench.comparing.figure_table import csv_text
 
-    if format_ == "csv":
-        render.plain(csv_text(rows).splitlines())
-        return
-    model, *names = rows[0]
-    cells = [[row[model], *(_cell("accuracy", row[name]) for name in names)] for row in rows]
-    title = "a row for each model, a column for each client's test samples"
-    render.table([model, *names], cells, title=title, right=names)
+    accuracies = run.cross(clients, which, trial, kept_round(which)).tolist()
+    known = run.split(trial).client_names or [*map(str, range(run.config["clients"]))]
+    names = [known[n] for n in dict.fromkeys(clients or range(len(known)))]
+    rows = [*zip(names, accuracies, strict=True)]
+    if as_json:
+        print_json({"clients": names, "accuracies": accuracies})
+    elif format_ == "csv":
+        models = [{"model": name, **dict(zip(names, row, strict=True))} for name, row in rows]
+        render.plain(csv_text(models).splitlines())
+    else:
+        cells = [[name, *(_cell("accuracy", value) for value in row)] for name, row in rows]
+        title = "a row for each model, a column for each client's test samples"
+        render.table(["model", *names], cells, title=title, right=names)
 
 
 POOLED = ", pooled"

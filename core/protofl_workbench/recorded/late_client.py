@@ -40,18 +40,19 @@ def join(
     new, split, host = plan.info.num_clients - 1, plan.split(trial), Host(plan)
     _, commit, [(_, blob)] = downloads_of(plan, run.reading, [new], "last", trial)
     host.handle(StartTrial(trial))
-    scores = []
-    for tuned in (0, epochs):
-        job = Evaluate(new, commit.round, epochs=tuned, blob=blob)
-        reply = host.handle(job)
-        assert isinstance(reply, EvaluateReply)
-        scores.append(reply.correct / reply.count)
+    jobs = [Evaluate(new, commit.round, epochs=tuned, blob=blob) for tuned in (0, epochs)]
+    before, after = (host.handle(job) for job in jobs)
+    assert isinstance(before, EvaluateReply) and isinstance(after, EvaluateReply)
     if path is not None:
         known = plan.preparation([trial])
-        with compute_threads(1), plan.computing(), evaluated(host, job, Clock()) as (state, sent):
+        with (
+            compute_threads(1),
+            plan.computing(),
+            evaluated(host, jobs[1], Clock()) as (state, sent),
+        ):
             state.received = sent
             export(Scorer(plan, state, known and known.of_client(new, 0)), plan, path)
-    figures = figures_of(plan.metrics, {new: counts_in(plan, job, reply)})
+    figures = figures_of(plan.metrics, {new: counts_in(plan, jobs[1], after)})
     names = client_names(split, plan.data.columns)
     return {
         "client": new,
@@ -59,8 +60,8 @@ def join(
         "architecture": plan.info.architecture_of(new).name,
         "train_samples": len(split.train(new)),
         "test_samples": len(split.test(new)),
-        "accuracy": scores[0],
-        "fine_tuned_accuracy": scores[1],
+        "accuracy": before.correct / before.count,
+        "fine_tuned_accuracy": after.correct / after.count,
         "majority": plan.majority_accuracy(trial, [new]),
         **{n: each["clients"].get(str(new)) for n, each in figures.items() if "clients" in each},
     }
