@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -118,7 +119,8 @@ def evaluate(
     owned = {client: data.rows_of(client) for client in clients}
     owned = {client: rows for client, rows in owned.items() if len(rows)}
     if not owned:
-        late = f"protofl join {run.reading.folder} {data.part.partition(' of ')[2]}"
+        source = data.part.partition(" of ")[2]
+        late = shlex.join(["protofl", "join", str(run.reading.folder), source])
         raise UsageError(
             "none of the chosen clients has a sample in the data",
             do=f"add a client that comes after the run: {late}" if len(data.rows_of(-1)) else "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shlex
+import shutil
 
 import numpy as np
 import pytest
@@ -93,7 +94,8 @@ def test_statistics_of_all_clients_stay_those_of_the_run(folder):
 def test_the_commands(folder, monkeypatch):
     monkeypatch.chdir(folder)
     run_on(folder, "three", "local", "client")
-    asked = CliRunner().invoke(app, ["evaluate", "three-local-client", "late.csv"])
+    shutil.copy("late.csv", "late one.csv")
+    asked = CliRunner().invoke(app, ["evaluate", "three-local-client", "late one.csv"])
     assert asked.exit_code == 2
     words = shlex.split(asked.stderr.partition("after the run: protofl ")[2])  # the advice runs
     found = CliRunner().invoke(app, [*words, "--model", "mlp3", "--fine-tune", "1", "--json"])
