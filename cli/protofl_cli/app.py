@@ -16,6 +16,7 @@ from protofl_cli.commands import (
     compare,
     evaluate,
     export,
+    join,
     list_plugins,
     new_plugin,
     partition,
@@ -266,6 +267,7 @@ add(app, "publish", publish.publish, USE)
 add(app, "verify", verify.verify, USE)
 add(app, "score", score.score, USE)
 add(app, "evaluate", evaluate.evaluate, USE)
+add(app, "join", join.join, USE)
 add(app, "list-plugins", list_plugins.list_plugins, USE)
 add(app, "show", show.show, USE)
 app.add_typer(

@@ -147,6 +147,8 @@ CASES = [
     "compare runs",
     "compare runs --out comparison.md",
     "evaluate runs/fedproto wine",
+    "evaluate runs/fedproto --cross",
+    "join runs/fedproto wine",
     "list-plugins --kind partitioner",
     "show fedproto",
     "show mlp",
@@ -207,6 +209,8 @@ OF_PAGE = {
     "runs show": "runs show fedproto",
     "compare": "compare runs",
     "evaluate": "evaluate runs/fedproto wine",
+    "evaluate --cross": "evaluate runs/fedproto --cross",
+    "join": "join runs/fedproto wine",
     "list-plugins": "list-plugins --kind partitioner",
     "show": "show fedproto",
 }

@@ -80,6 +80,22 @@ def test_the_first_line_comes_before_torch(words, line):
     assert (done.stdout.strip(), done.stderr.strip()) == (line, "before torch")
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("run fedprotto", "method 'fedprotto'"),
+        ("run fedsa --models htfe88", "model-group 'htfe88'"),
+        ("run fedsa --models cnn4 --with top", "payload-transform 'top'"),
+        ("run fedsa --models cnn4 --use inference=locall", "method 'locall'"),
+        ("run fedsa --models cnn4 --add local_loss=fedtgpp.align", "method 'fedtgpp'"),
+    ],
+)
+def test_wrong_names_are_found_before_torch(words, name):
+    code = BEFORE_TORCH.format(words=words.split())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f"unknown {name}" in done.stderr and "before torch" not in done.stderr
+
+
 def test_help_names_every_command(cli):
     for result in (cli("--help"), cli("-h"), cli()):
         assert result.exit_code == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -11,22 +11,29 @@ from protofl_cli.json.json_output import Json, check_format, print_json, prints_
 from protofl_cli.options.options import Debug, Which, kept_round, option
 from protofl_cli.screens import render
 
+if TYPE_CHECKING:
+    from protofl_workbench.recorded.recorded_run import Run
+
 
 @prints_json
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     data: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="DATA",
             help="An .npz file with x and y, a table with the column of the labels (.csv, "
             ".parquet), a folder of images by class, or a data set as of --dataset.",
         ),
-    ],
+    ] = None,
     client: Annotated[
         list[int] | None,
         option("--client", "N", "Number of a client; repeatable (default: all)", min=0),
     ] = None,
+    cross: Annotated[
+        bool,
+        typer.Option("--cross", help="Evaluate each model on each client's test samples."),
+    ] = False,
     which: Which = "last",
     trial: Annotated[int, option("--trial", "N", "Number of the trial.", min=0)] = 0,
     format_: Annotated[
@@ -44,9 +51,15 @@ def evaluate(
     check_format(format_, as_json=as_json)
     with render.waiting("evaluating"):
         from protofl.data.task_names import GUESSES
+        from protofl.errors import UsageError
         from protofl_workbench.recorded.recorded_run import load_run
 
+        if (data is None) != cross:
+            raise UsageError("evaluate takes DATA or --cross", do="give one of them")
         recorded = load_run(run)
+        if data is None:
+            _show_cross(recorded, client, which, trial, format_, as_json=as_json)
+            return
         evaluation = recorded.evaluate(data, client or None, which, trial, kept_round(which))
     notes = [*filter(None, [recorded.lacks_preparation]), *evaluation.notes]
     for note in notes:
@@ -84,6 +97,27 @@ def evaluate(
     if is_regression:
         lines.append((score, "by the variance of all clients' numbers; r2 is by each client's own"))
     render.pairs(lines)
+
+
+def _show_cross(
+    run: Run, clients: list[int] | None, which: str, trial: int, format_: str, *, as_json: bool
+) -> None:
+    """Print the accuracy of each client's model on the test samples of each client."""
+    from protofl_workbench.comparing.figure_table import csv_text
+
+    accuracies = run.cross(clients, which, trial, kept_round(which)).tolist()
+    known = run.split(trial).client_names or [*map(str, range(run.config["clients"]))]
+    names = [known[n] for n in dict.fromkeys(clients or range(len(known)))]
+    rows = [*zip(names, accuracies, strict=True)]
+    if as_json:
+        print_json({"clients": names, "accuracies": accuracies})
+    elif format_ == "csv":
+        models = [{"model": name, **dict(zip(names, row, strict=True))} for name, row in rows]
+        render.plain(csv_text(models).splitlines())
+    else:
+        cells = [[name, *(_cell("accuracy", value) for value in row)] for name, row in rows]
+        title = "a row for each model, a column for each client's test samples"
+        render.table(["model", *names], cells, title=title, right=names)
 
 
 POOLED = ", pooled"

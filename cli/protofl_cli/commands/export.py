@@ -68,3 +68,5 @@ def export(
             ("file", file),
         ]
     )
+    if target.suffix == ".pt2":
+        render.line(f"score samples with: protofl score --trust-pickle {target} SAMPLES")

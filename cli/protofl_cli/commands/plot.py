@@ -25,6 +25,7 @@ KINDS = {
     "clients": "accuracy of each client, from the worst to the best",
     "traffic": "bytes sent and received in a round",
     "confusion": "confusion matrix (--metrics confusion or --record-predictions last)",
+    "cross": "accuracy of each client's model on the test samples of each client",
     "split": "samples of each class at each client",
     "margins": "margins of clients and server over rounds (--observe prototypes)",
     "prototypes": "t-SNE of the prototypes of clients and the server (--observe prototypes)",
@@ -33,7 +34,7 @@ KINDS = {
 }
 """Kinds of pictures."""
 
-ONE = ("confusion", "split", "margins", "prototypes", "features", "images")
+ONE = ("confusion", "cross", "split", "margins", "prototypes", "features", "images")
 """Kinds that show a single run."""
 
 TAKES = {
@@ -133,7 +134,7 @@ def plot(
     """Draw a figure of runs for a paper.
 
     Trials, and runs that differ only in their seeds, are one group with a mean and a band. The
-    kinds confusion, split, margins, prototypes, features and images show a single run.
+    kinds confusion, cross, split, margins, prototypes, features and images show a single run.
     """
     arguments = {
         "y": y, "x": x, "band": band, "target": target, "figure": figure, "baseline": baseline,
@@ -220,7 +221,7 @@ def _draw(
             return plots.split(run, **options)
         from protofl_workbench.plots.observation_charts import CHARTS
 
-        make = plots.confusion if kind == "confusion" else CHARTS[kind]
+        make = {**CHARTS, "confusion": plots.confusion, "cross": plots.cross}[kind]
         return make(run, **options, width=width, font=font)
     if kind == "differences":
         from protofl_workbench.comparing.compare import compare

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -145,6 +145,20 @@ class Dataset:
                 do="name the group in each row, or leave these rows out",
             )
         return distinct(values)[1]
+
+    def without(self, rows: Sequence[int]) -> Dataset:
+        """Return the data set without some rows; not for data that come already split."""
+        if not rows:
+            return self
+        kept = np.setdiff1d(np.arange(len(self.y)), rows)
+        return replace(
+            self,
+            x=self.x[kept],
+            y=self.y[kept],
+            num_train=int((kept < self.num_train).sum()),
+            columns={name: values[kept] for name, values in self.columns.items()},
+            targets=None if self.targets is None else self.targets[kept],
+        )
 
     def about_outputs(self) -> str:
         """Return the task in words: ``10 classes``, ``regression of age``, ``next tokens``."""

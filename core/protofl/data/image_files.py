@@ -104,11 +104,13 @@ class DecodedImages:
         x: Pixels [N, 3, side, side], uint8.
         files: How they were decoded, with the range of numbers that was found.
         notes: What was done, for the user.
+        left_out: Rows whose images cannot be read, in order, see `Dataset.without`.
     """
 
     x: np.ndarray
     files: ImageFiles
     notes: list[str]
+    left_out: list[int]
 
 
 def open_image(source: Path | IO[bytes], name: str = "") -> Image:
@@ -212,6 +214,7 @@ def decode_images(
     side: int,
     fit: Literal["crop", "squash"] = "crop",
     files: ImageFiles = _USUAL,
+    skip: bool | None = None,
 ) -> DecodedImages:
     """Decode the images of a data set, all in one way.
 
@@ -222,15 +225,18 @@ def decode_images(
         side: Images become side×side pixels.
         fit: See `square`.
         files: How files become pixels; its range is found if it has none.
+        skip: True to leave out images that cannot be read; None if the data set has no option
+            ``skip_unreadable``.
 
     Raises:
-        UsageError: An image can't be read or converted.
+        UsageError: Images can't be read or converted; the error names all of them.
     """
     from PIL import ImageOps
 
     x = np.empty((count, 3, side, side), np.uint8)
     bounds: dict[int, tuple[str, float, float]] = {}
     seen: list[list[str]] = [[] for _ in range(count)]
+    errors: dict[int, UsageError] = {}
 
     def put(row: int) -> None:
         image, name = image_of(row)
@@ -246,7 +252,16 @@ def decode_images(
         x[row] = np.asarray(square(flat, side, fit)).transpose(2, 0, 1)
         seen[row] = _oddities(image)
 
-    _in_threads(put, range(count))
+    def tried(row: int) -> None:
+        try:
+            put(row)
+        except UsageError as error:
+            errors[row] = error
+
+    _in_threads(tried, range(count))
+    left_out = sorted(errors)
+    if errors and (not skip or len(errors) == count):
+        raise _unreadable([errors[row] for row in left_out], count, skip)
     if bounds:
         _check_one_scale(bounds, image_of)
         low = min(low for _, low, _ in bounds.values())
@@ -262,7 +277,20 @@ def decode_images(
         )
         line = f"{some} of mode {modes}: numbers from {files.black:g} to {files.white:g}"
         notes = [f"{line} become 0 to 255 (dataset.black, dataset.white)", *notes]
-    return DecodedImages(x, files, notes)
+    if errors:
+        such = f"such as {errors[left_out[0]].what}"
+        notes = [f"left out: {len(errors):,} of {count:,} images, {such}", *notes]
+    return DecodedImages(x, files, notes, left_out)
+
+
+def _unreadable(errors: list[UsageError], count: int, skip: bool | None) -> UsageError:
+    """Return one error for all images that cannot be read."""
+    first, option = errors[0], "--set dataset.skip_unreadable=true"
+    do = first.do if skip is None else f"{first.do}; or leave such images out: {option}"
+    if len(errors) == 1:
+        return UsageError(first.what, first.near, do)
+    each = "; ".join(error.what for error in errors)
+    return UsageError(f"{len(errors):,} of {count:,} images cannot be read", each, do)
 
 
 def _in_threads(work: Callable[[int], None], rows: Sequence[int]) -> None:

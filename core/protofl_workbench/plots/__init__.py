@@ -19,6 +19,8 @@ from protofl_workbench.plots.client_charts import clients
 from protofl_workbench.plots.curves import curve
 from protofl_workbench.plots.figure_files import save
 from protofl_workbench.plots.interval_chart import differences
-from protofl_workbench.plots.matrices import confusion, split
+from protofl_workbench.plots.matrices import confusion, cross, split
 
-__all__ = ["bars", "clients", "confusion", "curve", "differences", "save", "split", "traffic"]
+__all__ = [
+    "bars", "clients", "confusion", "cross", "curve", "differences", "save", "split", "traffic",
+]  # fmt: skip

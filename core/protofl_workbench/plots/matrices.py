@@ -1,4 +1,4 @@
-"""Matrices: confusion of classes, and samples of classes at clients."""
+"""Matrices: confusion of classes, models on clients' data, and samples of classes at clients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,29 @@ def confusion(run: RunLike, trial: int = 0, **style: Unpack[StyleOptions]) -> Fi
         UsageError: The run has recorded neither the metric nor the predictions.
     """
     loaded_run = run_in(run)
-    return _matrix(confusion_counts(loaded_run, trial), loaded_run.split(trial).classes, style)
+    shares = _shares(confusion_counts(loaded_run, trial))
+    axes = "predicted class", "class"
+    return _matrix(shares, loaded_run.split(trial).classes, axes, style)
+
+
+def cross(run: RunLike, trial: int = 0, **style: Unpack[StyleOptions]) -> Figure:
+    """Draw the accuracy of each client's model on the test samples of each client.
+
+    Args:
+        run: A run with the weights of its last round, or its folder.
+        trial: The trial.
+        **style: See `confusion`.
+
+    Returns:
+        Rows are models, columns are test samples; numbers are accuracies in %.
+
+    Raises:
+        UsageError: See `protofl.Run.cross`.
+    """
+    loaded_run = run_in(run)
+    accuracies = loaded_run.cross(trial=trial)
+    names = loaded_run.split(trial).client_names or [*map(str, range(len(accuracies)))]
+    return _matrix(accuracies, names, ("test samples of", "model of"), style)
 
 
 def confusion_counts(run: Run, trial: int = 0) -> npt.NDArray[np.float64]:
@@ -80,10 +102,14 @@ def _shares(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return shares
 
 
-def _matrix(counts: npt.NDArray[np.float64], names: Sequence[str], style: StyleOptions) -> Figure:
-    """Draw counts [C, C] as shares of their rows, in %; rows without counts are grey."""
-    look, count = Style(**style), len(counts)
-    shares = 100 * _shares(counts)
+def _matrix(
+    shares: npt.NDArray[np.float64],
+    names: Sequence[str],
+    labels: tuple[str, str],
+    style: StyleOptions,
+) -> Figure:
+    """Draw shares [C, C] in %, with the labels of the axes (x, y); NaN is grey."""
+    look, count, shares = Style(**style), len(shares), 100 * shares
     made, axes = look.canvas(0.95 * look.inches)
     axes.grid(visible=False)
     axes.imshow(shares, cmap=shades(GROUND, COLOURS[0]), vmin=0, vmax=100, interpolation="nearest")
@@ -104,8 +130,8 @@ def _matrix(counts: npt.NDArray[np.float64], names: Sequence[str], style: StyleO
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set(visible=True, color=INK, linewidth=0.6)
-    axes.set_xlabel("predicted class", fontsize=look.large)
-    axes.set_ylabel("class", fontsize=look.large)
+    axes.set_xlabel(labels[0], fontsize=look.large)
+    axes.set_ylabel(labels[1], fontsize=look.large)
     return made
 
 

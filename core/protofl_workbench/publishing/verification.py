@@ -170,7 +170,8 @@ def verify(
 
     Args:
         folder: The folder, wherever it is now.
-        run: Name of the run; by default one is drawn at random.
+        run: Name of the run; by default one is drawn at random, of those whose data are here and
+            whose code has consent.
         start: False to repeat no run.
         rounds: Repeat only the first rounds of the first trial.
         datasets: {data set as published: place}: ``{"npz:set.npz": "npz:/data/set.npz"}``.
@@ -188,8 +189,8 @@ def verify(
 
     Raises:
         Changed: A file was changed, is missing or was added, or does not follow from the rows.
-        UsageError: The folder is not a published one, the run is unknown, its data are missing or
-            others, or the code of a plugin in the folder has no consent.
+        UsageError: The folder is not a published one, the run is unknown, or no run can be
+            repeated: its data are missing or others, or its code in the folder has no consent.
 
     Examples:
         >>> publication = pf.publish("runs/first", "published", license="CC-BY-4.0")
@@ -211,11 +212,22 @@ def verify(
     unchecked = tuple(check_derived(path, values))
     if not start:
         return Verification(path, digests, None, values, unchecked)
-    about = secrets.choice([a for a in values["runs"] if run in (None, a["name"])])
     note(f"all {digests.files} files have their digests, and follow from the rows")
-    drawn = f", drawn at random from {count(len(names), 'run')} (--run chooses)" if not run else ""
+    possible, errors = dict[str, dict[str, Any]](), list[UsageError]()
+    for about in values["runs"]:
+        if run in (None, name := about["name"]):
+            try:
+                possible[name] = _options(path, about, datasets or {}, files or {}, values)
+            except UsageError as error:
+                errors.append(error)
+                unchecked = (*unchecked, f"{name}, which cannot be repeated here")
+                note(f"{name} cannot be repeated: {error.what}")
+    if not possible:
+        raise errors[0]
+    about = secrets.choice([about for about in values["runs"] if about["name"] in possible])
+    options, run_count = possible[about["name"]], count(len(possible), "run")
+    drawn = f", drawn at random from {run_count} (--run chooses)" if not run else ""
     note(f"repeating {about['name']}{drawn}; its record says {about['seconds']:,.1f} s")
-    options = _options(path, about, datasets or {}, files or {}, values)
     if device is not None:
         options["device"] = device
     if rounds is not None:

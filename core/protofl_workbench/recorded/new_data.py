@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from protofl.data.arrays import next_tokens
-from protofl.data.columns import as_column, distinct
+from protofl.data.columns import Columns, as_column, distinct
 from protofl.data.dataset import Dataset, checked_labels, checked_targets, class_names
 from protofl.data.npz import read_arrays
 from protofl.data.preparation import Preparation
@@ -59,6 +60,7 @@ class NewData:
         prepared: True if the samples are as the run's data set stores them.
         owners: The client of each sample [N], -1 for none; None if all clients get all samples.
         notes: Lines for the user.
+        columns: Further facts about each sample, {name: values [N]}.
     """
 
     x: Tensor
@@ -67,9 +69,10 @@ class NewData:
     prepared: bool = False
     owners: Tensor | None = None
     notes: tuple[str, ...] = ()
+    columns: Columns = field(default_factory=dict)
 
     def rows_of(self, client: int) -> Tensor:
-        """Return the rows on which a client is evaluated."""
+        """Return the rows on which a client is evaluated; -1 for rows of no client of the run."""
         if self.owners is None:
             return torch.arange(len(self.y))
         return (self.owners == client).nonzero().flatten()
@@ -116,7 +119,12 @@ def evaluate(
     owned = {client: data.rows_of(client) for client in clients}
     owned = {client: rows for client, rows in owned.items() if len(rows)}
     if not owned:
-        raise UsageError("none of the chosen clients has a sample in the data")
+        source = data.part.partition(" of ")[2]
+        late = shlex.join(["protofl", "join", str(run.reading.folder), source])
+        raise UsageError(
+            "none of the chosen clients has a sample in the data",
+            do=f"add a client that comes after the run: {late}" if len(data.rows_of(-1)) else "",
+        )
     preparation = None if data.prepared else run.preparation
     rows: list[dict[str, Any]] = []
     metrics, counts, guesses = run.plan.metrics, dict[int, Payload](), 0.0
@@ -149,6 +157,29 @@ def evaluate(
     overall["majority"] = guesses / overall["samples"]
     overall |= {name: figure["all"] for name, figure in figures.items()}
     return Evaluation(rows, overall, data.part, data.notes)
+
+
+@standard_torch()
+def cross(run: OpenedRun, clients: Sequence[int], which: str | int, trial: int) -> np.ndarray:
+    """Return the accuracy [n, n] of each client's model (row) on each client's test samples.
+
+    Samples are prepared as the client that has them prepares them.
+
+    Args:
+        run: The run.
+        clients: The n clients.
+        which: ``last``, ``best``, or the number of a round, from 0.
+        trial: The trial.
+    """
+    plan, task, split = run.plan, run.plan.data.task, run.plan.split(trial)
+    variance, result = plan.variance(trial) * task.scale**2, np.zeros((len(clients),) * 2)
+    tests = [plan.samples(split.test(client), False, trial) for client in clients]
+    for client, scorer in scorers_of(plan, run.reading, clients, which, trial, None):
+        for place, test in enumerate(tests):
+            x, rows = test.memory
+            points = task.points(scorer.scores(x[rows]), task.decoded(test.y), variance)
+            result[clients.index(client), place] = points.item() / len(test)
+    return result
 
 
 def new_data(run: OpenedRun, text: str) -> NewData:
@@ -212,7 +243,7 @@ def _of_npz(run: OpenedRun, path: Path) -> NewData:
         if values.shape == (len(known),) and key not in (pair[1], "classes")
     }
     owners, notes = _owners(run, columns, str(path))
-    return NewData(known, y, f"{pair[0]} of {path}", False, owners, notes)
+    return NewData(known, y, f"{pair[0]} of {path}", False, owners, notes, columns)
 
 
 def _of_columns(run: OpenedRun, path: Path) -> NewData:
@@ -223,10 +254,10 @@ def _of_columns(run: OpenedRun, path: Path) -> NewData:
             f"{path} is a table with named columns, and the data of {run.reading.folder} have none",
             do="give an .npz file with x and y",
         )
-    client = str(run.reading.config["partition"]).partition(":")[2]
     data = run.plan.data
     labels = [fitted.label] if data.task.has_classes else data.outputs
-    x, columns = fitting_of(fitted, run.plan.registry).read(path, [*labels, client])
+    read = fitting_of(fitted, run.plan.registry).read
+    x, columns = read(path, [*labels, *data.columns])
     if missing := [name for name in labels if name not in columns]:
         raise UsageError(
             f"{path} has no column {missing[0]!r} with the "
@@ -240,11 +271,11 @@ def _of_columns(run: OpenedRun, path: Path) -> NewData:
         values = np.stack([_numbers(columns[name], f"{path}: {name}") for name in labels], 1)
         targets = checked_targets(data.task, values, str(path), len(x))
         y = data.task.encoded(torch.from_numpy(targets))
-    known = data.columns.get(client)
-    if client in columns and known is not None and known.dtype.kind == "i":
-        columns[client] = _whole(columns[client])
+    for name in columns.keys() & data.columns.keys():
+        if data.columns[name].dtype.kind == "i":
+            columns[name] = _whole(columns[name])
     owners, notes = _owners(run, columns, str(path))
-    return NewData(x, y, f"all rows of {path}", False, owners, notes)
+    return NewData(x, y, f"all rows of {path}", False, owners, notes, columns)
 
 
 def _numbers(texts: np.ndarray, source: str) -> np.ndarray:
@@ -297,7 +328,8 @@ def _of_data_set(run: OpenedRun, text: str, name: str) -> NewData:
     columns = {key: values[rows.numpy()] for key, values in data.columns.items()}
     owners, notes = _owners(run, columns, text)
     notes = (*data.note.splitlines(), *notes)
-    return NewData(data.x[rows], y, f"{selection} of {text}", prepared, owners, notes)
+    part = f"{selection} of {text}"
+    return NewData(data.x[rows], y, part, prepared, owners, notes, columns)
 
 
 def _is_prepared(data: Dataset, run: OpenedRun, text: str) -> bool:

@@ -350,6 +350,74 @@ class Run(Reading):
         each, when = [*dict.fromkeys(chosen)], _chosen(which, round)
         return evaluate(run, new_data(run, str(data)), each, when, trial)
 
+    def cross(
+        self,
+        clients: Sequence[int] | None = None,
+        which: str = "last",
+        trial: int = 0,
+        round: int | None = None,
+    ) -> np.ndarray:
+        """Return the accuracy of each client's model on the test samples of each client, [n, n].
+
+        Rows are models, columns are test samples, as the clients that have them prepare them. The
+        diagonal is the run's own accuracy of the clients; other tasks have their score.
+
+        Args:
+            clients: The n clients; None for all.
+            which: See `model`.
+            trial: See `model`.
+            round: See `model`.
+
+        Raises:
+            UsageError: See `model`.
+        """
+        from protofl_workbench.recorded.new_data import OpenedRun, cross
+
+        chosen = [*dict.fromkeys(range(self.config["clients"]) if clients is None else clients)]
+        for client in chosen:
+            self._check_client(client)
+        run = OpenedRun(self, self.plan, self.preparation)
+        return cross(run, chosen, _chosen(which, round), trial)
+
+    def join(
+        self,
+        data: str | Path,
+        model: str | None = None,
+        fine_tune: int | None = None,
+        path: str | Path | None = None,
+        trial: int = 0,
+    ) -> dict[str, Any]:
+        """Add a client that comes after the run, and score it as an unseen client (``--unseen``).
+
+        It has the number after the run's clients, gets what the server would send it after the last
+        round, and is fine-tuned on 75 % of its samples. The run folder does not change.
+
+        Args:
+            data: See `evaluate`. Rows of the run's clients do not count.
+            model: The name of its architecture; None for the one that a further client would have.
+            fine_tune: Epochs of fine-tuning; None for the default of ``--fine-tune``.
+            path: A file for the fine-tuned client, see `export`; None for none.
+            trial: The trial.
+
+        Returns:
+            ``client``, ``name`` (None without names), ``architecture``, ``train_samples``,
+            ``test_samples``; on its test samples ``accuracy`` before and ``fine_tuned_accuracy``
+            after fine-tuning (the score of another task), ``majority``, the accuracy of always
+            guessing its most frequent class, and the run's metrics that are one number.
+
+        Raises:
+            UsageError: The data cannot be read, or are not those of one new client; or the
+                architecture is unknown or does not fit the method; or see `export`.
+        """
+        from protofl.federation.plan.client_arrivals import TUNING
+        from protofl_workbench.recorded.late_client import join
+        from protofl_workbench.recorded.new_data import OpenedRun, new_data
+
+        run = OpenedRun(self, self.plan, self.preparation)
+        epochs = fine_tune or self.settings.fine_tune or TUNING * self.settings.local_epochs
+        target = None if path is None else expand_user(path)
+        return join(run, new_data(run, str(data)), model, epochs, target, trial)
+
     def export(
         self,
         client: int,

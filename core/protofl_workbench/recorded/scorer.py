@@ -32,6 +32,7 @@ from protofl.hooks.transport.payload_validation import DownloadValidation
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.views.snapshots import unpack_client, unpack_server
+from protofl.records.checkpoint import Commit
 from protofl.records.reading import Reading
 from protofl.records.weights import kept_round
 from protofl.system.device import autocast, compute_threads
@@ -141,19 +142,30 @@ def scorers_of(
     Raises:
         UsageError: The round is not kept.
     """
-    # Of a part of a run, the trial of the whole run.
-    whole_trial = reading.weights(which, trial, []).trial
-    folder, commit = kept_round(reading.folder, which, whole_trial, [*clients])
-    number = commit.round
-    with standard_torch(), compute_threads(plan.settings.server_threads):
-        side = ServerSide(plan, trial)
-        unpack_server(side.state, read_tensors(folder / commit.server))
-        side.begin(number)
-        blobs = [*side.downloads(clients, Totals(), counted=False)]
+    folder, commit, blobs = downloads_of(plan, reading, clients, which, trial)
+    number, whole_trial = commit.round, commit.trial
     for client, blob in blobs:
         file = folder / commit.client_files[client][0] if client in commit.client_files else None
         known = None if preparation is None else preparation.of_client(client, whole_trial)
         yield client, scorer_with(plan, trial, client, file, number, blob, known)
+
+
+def downloads_of(
+    plan: Plan, reading: Reading, clients: Sequence[int], which: str | int, trial: int
+) -> tuple[Path, Commit, list[tuple[int, bytes]]]:
+    """Restore the server of a kept round; see `scorers_of`.
+
+    Returns:
+        The folder and the files of the round, and the encoded download of each client.
+    """
+    # Of a part of a run, the trial of the whole run.
+    whole_trial = reading.weights(which, trial, []).trial
+    folder, commit = kept_round(reading.folder, which, whole_trial, [*clients])
+    with standard_torch(), compute_threads(plan.settings.server_threads):
+        side = ServerSide(plan, trial)
+        unpack_server(side.state, read_tensors(folder / commit.server))
+        side.begin(commit.round)
+        return folder, commit, [*side.downloads(clients, Totals(), counted=False)]
 
 
 @standard_torch()
@@ -307,7 +319,8 @@ def export(scorer: Scorer, plan: Plan, path: Path, warning: str = "") -> Path:
         except ImportError:
             raise UsageError(
                 "ONNX files need the packages onnx and onnxscript",
-                do="pip install 'protofl[onnx]', or write FILE.pt2",
+                do="pip install 'protofl[onnx]', or write FILE.pt2 (read by protofl score "
+                "--trust-pickle)",
             ) from None
     x, batch = _two_samples(plan), torch.export.Dim("batch")
     try:

@@ -61,6 +61,9 @@ class ImageConfig(pf.Config):
     background: Literal["white", "black", "grey"] = pf.Field(
         "white", description="the colour on which images with transparency are laid"
     )
+    skip_unreadable: bool = pf.Field(
+        False, description="leave images out that cannot be read; a note counts them"
+    )
 
     @property
     def files(self) -> pf.datasets.ImageFiles:
@@ -157,7 +160,13 @@ def _key(prefix: str, root: Path, parts: list[Path], config: ImageConfig, layout
     """A cache key of the files, of the options, and of the note about what is left out."""
     files = [file for folder in parts for file in all_files(folder)]
     depth = 2 if layout == "classes" else 3
-    options = [layout, config.side, config.files, *_left_out(root, parts, depth)]
+    options = [
+        layout,
+        config.side,
+        config.files,
+        config.skip_unreadable,
+        *_left_out(root, parts, depth),
+    ]
     return pf.datasets.files_key(prefix, root, files, pf.datasets.ImageFiles.decoding, *options)
 
 
@@ -176,7 +185,9 @@ def _data_set(
         path = samples[row][0]
         return pf.datasets.open_image(path), str(path)
 
-    images = pf.datasets.decode_images(len(samples), image_of, config.side, files=config.files)
+    images = pf.datasets.decode_images(
+        len(samples), image_of, config.side, files=config.files, skip=config.skip_unreadable
+    )
     y = np.array([label for _, label in samples], np.int64)
     usual = images.files == pf.datasets.ImageFiles()
     data = pf.datasets.dataset_from_arrays(
@@ -187,7 +198,7 @@ def _data_set(
         preparation=pf.datasets.Preparation(images=None if usual else images.files),
     )
     notes = [data.note, *images.notes, *left_out]
-    return replace(data, note="; ".join(filter(None, notes)))
+    return replace(data, note="; ".join(filter(None, notes))).without(images.left_out)
 
 
 def _table_beside(root: Path) -> str:

@@ -25,6 +25,7 @@ import hashlib
 import io
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -147,11 +148,13 @@ class _Reading:
     Attributes:
         config: The options.
         notes: What was done, for the user.
+        left_out: Rows without an image that can be read.
     """
 
     def __init__(self, config: HuggingFace.Config) -> None:
         self.config = config
         self.notes: list[str] = []
+        self.left_out: list[int] = []
         self.source = f"hf:{config.name_or_path}"
         self.task = pf.datasets.Task.of(config)
         self.has_classes = self.task.name in ("classification", "language-model")
@@ -187,7 +190,7 @@ class _Reading:
             **options,
         )
         data.note = "; ".join(filter(None, (*self.notes, data.note)))
-        return data
+        return data.without(self.left_out)
 
     # --- splits and columns ---------------------------------------------------------------------
 
@@ -439,22 +442,21 @@ class _Reading:
 
         shapes, modes = set(), set()
         for row in range(int(ends[-1])):  # of the files' heads alone
-            source, _ = file_of(row)
-            try:
-                with PIL.Image.open(source) as head:
+            with suppress(OSError, pf.UsageError):  # decode_images names such rows
+                with PIL.Image.open(file_of(row)[0]) as head:
                     shapes.add(head.size)
                     modes.add(head.mode)
-            except OSError:
-                image_of(row)  # raises the error that names the row
         side = self.config.side
         if side is None:
-            width, height = next(iter(shapes))
+            width, height = next(iter(shapes), (0, 0))
             own = len(shapes) == 1 and width == height <= _OWN_SIDE
             side = width if own else _USUAL_SIDE
             if not own:
                 self.notes.append(f"images are brought to {side}×{side} pixels (dataset.side)")
         files = self.config.files
-        decoded = pf.datasets.decode_images(int(ends[-1]), image_of, side, files=files)
+        skip = self.config.skip_unreadable
+        decoded = pf.datasets.decode_images(int(ends[-1]), image_of, side, files=files, skip=skip)
+        self.left_out = decoded.left_out
         self.notes += decoded.notes
         return decoded.x[:, :1] if modes <= {"L", "1"} else decoded.x
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,6 +58,9 @@ _LABELS = ("label", "class", "target", "y", "outcome", "diagnosis")
 _ENDINGS = ("", *ENDINGS)
 
 _MOST_CLASSES = 1_000
+
+_ROWS = 14
+"""Mean number of rows of a value, at least, if the values of a column may be clients."""
 
 _FEW = 20
 """Categories that a column may have even if most rows have one of their own."""
@@ -261,7 +264,7 @@ class _Column:
         low: The smallest number.
         high: The largest.
         first: The first such text, and its row.
-        different: Different values as texts, as far as they are kept.
+        different: Different values as texts, as far as they are kept, with their rows.
         pairs: Rows of each value and class; None once a value has two classes, or few rows.
     """
 
@@ -283,7 +286,7 @@ class _Column:
     low: float = np.inf
     high: float = -np.inf
     first: tuple[str, int] = ("", -1)
-    different: set[str] = field(default_factory=set)
+    different: Counter[str] = field(default_factory=Counter)
     pairs: Counter[tuple[Any, Any]] | None = field(default_factory=Counter)
 
     def add(self, values: np.ndarray, file: TableFile, classes: np.ndarray | None) -> None:
@@ -381,6 +384,7 @@ class _Reader:
         self.texts = set[str]()  # columns of texts
         self.left = list[str]()  # columns that are left out, and why
         self.pictures: dict[str, str] = {}
+        self.left_out: list[int] = []
 
     def dataset(self) -> pf.datasets.Dataset:
         """Return the data set."""
@@ -409,6 +413,8 @@ class _Reader:
         features = [n for n in names if n and n not in (*used, *c.drop)]
         if c.image:
             others = f"; other columns are not used: {', '.join(features)}" if features else ""
+            if features and c.client is None:
+                others += "; if one of them names the clients: --set dataset.client=COLUMN"
             self.notes.append(f"samples are the images that {c.image} names{others}")
             features = []
         elif not features:
@@ -421,6 +427,7 @@ class _Reader:
         seen = self._first_reading([*features, *used], labels)
         if not c.image:
             self._note_pictures([n for n in features if not seen[n].fault], c.drop)
+            self._note_clients([seen[name] for name in features])
         form = None if c.image else self._form(features, seen)
         for label in labels:
             self._check_labels(seen[label])
@@ -558,7 +565,7 @@ class _Reader:
                 "",
                 f"correct these rows or empty their values; if the values are names: {allowed}",
             )
-        found = [_DATE.fullmatch(value) for value in seen.different - {*seen.words}]
+        found = [_DATE.fullmatch(value) for value in {*seen.different} - {*seen.words}]
         if not named and 2 * sum(map(bool, found)) > len(found):
             return dates(text)
         different, values = len(seen.different), seen.rows - seen.gaps
@@ -586,6 +593,22 @@ class _Reader:
             why, ways = listed(shown), "leave out all but one, and the error says how to keep it"
             shown = [f"{len(shown)} columns cannot be features"]
         return pf.UsageError(f"{self.source}: {shown[0]}", why, f"leave out: {drop}; or {ways}")
+
+    def _note_clients(self, features: list[_Column]) -> None:
+        """Note columns of texts that divide the rows as hospitals would."""
+        found = {
+            f.name: len(f.different)
+            for f in features
+            if f.texts and 2 < len(f.different) <= min(f.most, f.rows // _ROWS)
+            if min(f.different.values()) > 1
+        }
+        if found and self.config.client is None:
+            names = sorted(found, key=lambda name: -found[name])
+            shown = listed([f"{name} ({found[name]} values)" for name in names])
+            self.notes.append(
+                f"text columns that are features: {shown}; if {names[0]} names the clients: "
+                f"{set_option('client', names[0])}"
+            )
 
     def _identifies(self, seen: _Column) -> bool:
         """Return True for a column that may number the rows, or name persons."""
@@ -787,7 +810,7 @@ class _Reader:
             columns=columns,
             preparation=preparation,
             **fields,
-        )
+        ).without(self.left_out)
 
     def _images(self, names: list[str]) -> tuple[torch.Tensor, pf.datasets.Preparation]:
         """Return the images [N, 3, side, side] that a column names, and how they were decoded."""
@@ -817,7 +840,10 @@ class _Reader:
             return pf.datasets.open_image(path), str(path)
 
         c = self.config
-        decoded = pf.datasets.decode_images(len(names), image_of, c.side, files=c.files)
+        decoded = pf.datasets.decode_images(
+            len(names), image_of, c.side, files=c.files, skip=c.skip_unreadable
+        )
+        self.left_out = decoded.left_out
         self.notes += decoded.notes
         usual = decoded.files == pf.datasets.ImageFiles()
         preparation = pf.datasets.Preparation(images=None if usual else decoded.files)
@@ -1036,7 +1062,7 @@ def _in_any_case(values: np.ndarray, words: Mapping[str, int]) -> np.ndarray:
     return places_in(as_objects([text.lower() for text in texts_in(values)]), words)
 
 
-def _joining(texts: set[str]) -> str:
+def _joining(texts: Collection[str]) -> str:
     """Return what joins several labels in texts: the texts are fewer if it separates them."""
     for mark in ("|", ";", ","):
         if any(mark in text for text in texts):
@@ -1046,7 +1072,7 @@ def _joining(texts: set[str]) -> str:
     return ""
 
 
-def _ordered(texts: set[str]) -> tuple[str, ...]:
+def _ordered(texts: Collection[str]) -> tuple[str, ...]:
     """Return names in order: whole numbers by size, others by letters."""
     if all(text.lstrip("-").isdecimal() for text in texts):
         return tuple(sorted(texts, key=lambda text: (int(text), text)))

@@ -178,6 +178,10 @@ def test_code_of_the_folder_needs_consent(cli, moved, few):
     assert found.exit_code == 2 and "does not run without your consent" in " ".join(
         found.stderr.split()
     )
+    others = cli(*words[:2], *words[4:])  # a run without foreign code is repeated
+    said = " ".join(others.output.split())
+    assert others.exit_code == 0 and "drawn at random from 2 runs" in said + others.stderr
+    assert "mine, which cannot be repeated here" in said
     found = cli(*words, "--trust-code", moved / "plugins/mine.py", "--json")
     assert found.exit_code == 0, found.output
     values = json.loads(found.stdout)["repeated"]

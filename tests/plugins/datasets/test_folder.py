@@ -170,7 +170,7 @@ def test_an_image_of_more_pixels_than_pillow_takes(tmp_path, monkeypatch):
     fill(tmp_path)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
     found = failure(tmp_path)
-    assert str(tmp_path) in found.what and "48 pixels" in found.what
+    assert str(tmp_path) in found.near and "48 pixels" in found.near
 
 
 @pytest.mark.skipif(os.name != "posix", reason="names are bytes on POSIX alone")
@@ -363,3 +363,25 @@ def test_scores_and_evaluations_use_the_range_of_the_run(tmp_path):
     found = run.evaluate(tmp_path / "new")
     assert found.overall["samples"] == 8 and any("1" in note for note in found.notes)
     assert any(f"to {files.white:g} become 0 to 255" in note for note in found.notes)
+
+
+def test_all_images_that_cannot_be_read_are_named_or_left_out(tmp_path):
+    fill(tmp_path / "train", count=3)
+    fill(tmp_path / "test", count=2)
+    damaged = [tmp_path / place for place in ("train/apple/1.png", "train/kiwi/0.png")]
+    damaged.append(tmp_path / "test" / "Plum" / "1.png")
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:40])
+    error = failure(tmp_path)
+    assert error.what == "3 of 15 images cannot be read"
+    assert all(str(path) in error.near for path in damaged)
+    assert error.do.endswith("--set dataset.skip_unreadable=true")
+    _, images = decode(tmp_path, skip_unreadable=True)  # the advice
+    assert images.num_train == 7 and images.y.tolist() == [0, 0, 0, 1, 1, 2, 2, 0, 1, 1, 2, 2]
+    colours = [COLOURS[images.classes[y]] for y in images.y]
+    assert [tuple(x[:, 0, 0].tolist()) for x in images.x] == colours
+    assert f"left out: 3 of 15 images, such as {damaged[0]}" in images.note
+    for path in tmp_path.rglob("*.png"):
+        path.write_bytes(b"")
+    with pytest.raises(pf.UsageError, match="15 of 15 images"):
+        decode(tmp_path, skip_unreadable=True)

@@ -74,6 +74,20 @@ def test_images_labels_and_clients_are_found_by_type(tmp_path):
     assert data.columns["writer_id"].tolist() == WRITERS + WRITERS[:6] and not data.note
 
 
+def test_images_that_cannot_be_read_are_left_out(tmp_path):
+    whole = of_images().cast_column("image", datasets.Image(decode=False))
+    rows = [row["image"] for row in whole]
+    rows[3], rows[5] = {"bytes": rows[3]["bytes"][:40], "path": None}, None
+    damaged = whole.remove_columns("image").add_column("image", rows)
+    root = save(tmp_path, damaged.cast_column("image", datasets.Image()))
+    found = failure(root)
+    assert found.what == "2 of 24 images cannot be read" and "row 3 of" in found.near
+    data = decode(root, skip_unreadable=True)
+    kept = [row for row in range(24) if row not in (3, 5)]
+    assert np.array_equal(data.x[:, 0].numpy(), PIXELS[kept])
+    assert data.columns["writer_id"].tolist() == [WRITERS[row] for row in kept]
+
+
 def test_images_of_several_shapes_and_colours(tmp_path):
     import PIL.Image
 

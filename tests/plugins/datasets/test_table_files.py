@@ -837,3 +837,12 @@ def test_texts_that_name_persons_are_noted(tmp_path):
         row["patient_id"] = f"p{place * 2 // 3}"
     text = refused(write(tmp_path / "b.csv", rows))
     assert "32 different values" in text and "dataset.group=patient_id" in text
+
+
+def test_columns_that_may_name_the_clients_are_noted(table, tmp_path):
+    note = decode(table).note
+    assert "features: hospital (3 values), city (3 values); if hospital names the clients" in note
+    assert note.endswith("--set dataset.client=hospital")
+    assert "names the clients" not in decode(table, client="hospital").note
+    few = write(tmp_path / "few.csv", patients(count=13))  # 39 rows, so 2 clients at most
+    assert "names the clients" not in decode(few, drop="city").note

@@ -40,6 +40,13 @@ def test_rows_that_name_images(tmp_path, name):
     assert data.columns["site"].tolist() == [f"s{n % 3}" for n in numbers]
     assert "other columns are not used: age" in data.note
     assert data.preparation == pf.datasets.Preparation()
+    damaged = tmp_path / "ham" / "images" / "ISIC_0007.png"
+    damaged.write_bytes(damaged.read_bytes()[:40])
+    chosen = {"image": "image_id", "client": "site", "test": "part", "side": 8}
+    data = decode(path, skip_unreadable=True, **chosen)
+    numbers.remove(7)
+    assert data.x[:, 0, 0, 0].tolist() == numbers and data.num_train == 8
+    assert data.columns["site"].tolist() == [f"s{n % 3}" for n in numbers]
 
 
 def test_the_contract_of_data_sets_with_images(tmp_path):

@@ -51,6 +51,18 @@ def test_a_client_s_test_rows_give_the_record(wine, tmp_path):
     assert line[figure] == pytest.approx(run.rows_of(0)[-1]["metrics"][figure]["clients"]["1"])
 
 
+def test_the_diagonal_of_models_and_data_is_the_record(wine):
+    run, x, y, _ = wine
+    found = run.cross()
+    assert found.diagonal().tolist() == [recorded(run, client) for client in range(3)]
+    rows = run.plan.split(0).test(2).numpy()
+    assert found[0, 2] == (run.predict(0, x[rows]).numpy() == y[rows]).mean()
+    assert run.cross([2, 0]).tolist() == found[np.ix_([2, 0], [2, 0])].tolist()
+    axes = pf.plots.cross(run).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["east", "north", "south"]
+    assert {text.get_text() for text in axes.texts} == {f"{100 * v:.0f}" for v in found.flat}
+
+
 def test_all_clients_are_evaluated_on_all_samples_without_a_column(wine, tmp_path):
     run, x, y, _ = wine
     np.savez(tmp_path / "new.npz", x_test=x, y_test=y, x_train=x[:0], y_train=y[:0])
@@ -84,8 +96,9 @@ def test_an_array_may_number_the_clients(wine, tmp_path):
         (0, len(y) - 10),
         (2, 10),
     ]
-    with pytest.raises(pf.UsageError, match="none of the chosen clients has a sample"):
+    with pytest.raises(pf.UsageError, match="none of the chosen clients has a sample") as error:
         run.evaluate(tmp_path / "new.npz", [1])
+    assert error.value.do == ""  # each row is of a client of the run
 
 
 def test_classes_are_matched_by_name(wine, tmp_path):

@@ -60,6 +60,14 @@ def test_files_are_scored_as_the_run_predicts(run, tmp_path, ending):
     assert table.exit_code == 0 and str(words[2]) in table.output
 
 
+def test_the_command_that_export_advises_runs(run, tmp_path):
+    words = ["export", str(run.folder), str(tmp_path / "a.pt2")]
+    said = CliRunner().invoke(app, words, env={"COLUMNS": "250"}).output
+    np.save(tmp_path / "some.npy", run.plan.data.x[:2].numpy())
+    advised = said.partition("score samples with: protofl score ")[2].split()
+    assert advised[-1] == "SAMPLES" and score(*advised[:-1], tmp_path / "some.npy").exit_code == 0
+
+
 @pytest.mark.slow
 def test_an_image_is_brought_to_the_form_of_the_data(run, bundle, tmp_path):
     client = read_exported(bundle, trust_pickle=True)

@@ -381,17 +381,7 @@ class Host:
         return derived_key(self.secret, type(job).__name__, sha256(job.blob).hexdigest())
 
     def _evaluate(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
-        lent = self._store.lent(job.client, trains=False)
-        with lent as state, state.unchanged() if job.epochs else nullcontext():
-            clock.lap("setup")
-            state.secret = self._secret_of(job)
-            place = f"download, client {job.client}, evaluation of round {job.round}"
-            with error_context(place), state.same_download():
-                state.round = job.round
-                download = self._read(job.blob, Client(state, self.plan.composition.main))
-            if job.epochs:
-                tuning = self._trainer.fine_tune(state, download, job, clock)
-                train_clients(self.plan.choices["engine"], [tuning])
+        with evaluated(self, job, clock) as (state, download):
             counts, metric_counts = score(self.plan, state, download, job)
         clock.lap("evaluate")
         correct, count = counts["test"]
@@ -404,3 +394,22 @@ class Host:
             balanced=counts.get("balanced"),
             blob=metric_counts.to_bytes(),
         )
+
+
+@contextmanager
+def evaluated(
+    host: Host, job: work.Evaluate, clock: Clock
+) -> Iterator[tuple[ClientState, Payload]]:
+    """Lend a client with its download for an evaluation, fine-tuned if the job asks for it."""
+    lent = host._store.lent(job.client, trains=False)
+    with lent as state, state.unchanged() if job.epochs else nullcontext():
+        clock.lap("setup")
+        state.secret = host._secret_of(job)
+        place = f"download, client {job.client}, evaluation of round {job.round}"
+        with error_context(place), state.same_download():
+            state.round = job.round
+            download = host._read(job.blob, Client(state, host.plan.composition.main))
+        if job.epochs:
+            tuning = host._trainer.fine_tune(state, download, job, clock)
+            train_clients(host.plan.choices["engine"], [tuning])
+        yield state, download

@@ -14,7 +14,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.hooks.discovery.registry import Registry
-from protofl.runs.request.plugin_names import Extra, name_plugins
+from protofl.runs.request.plugin_names import Extra, name_plugins, with_names
 from protofl.system.consent import allow_folder, check_output, is_data_folder, is_inside
 from protofl.system.files.tables import read_table
 from protofl.system.options.parsing import (
@@ -69,9 +69,22 @@ class Request:
     def settings(self) -> Settings:
         """The options, validated once.
 
+        Plugins are found by the names of entry points, so that a wrong name is an error before any
+        plugin is imported.
+
         Raises:
-            UsageError: An option is unknown, missing, or out of its range.
+            UsageError: An option is unknown, missing, or out of its range, or names no plugin.
         """
+
+        def find(option: str, kind: str, text: Any) -> Any:  # noqa: ANN401 - of any type
+            if isinstance(text, str) and text not in ("", "auto"):
+                self.registry.find(kind, text.partition(":")[0])
+            return text
+
+        with_names(self.options, find)
+        for added in self.options.get("add") or ():
+            hook, sign, method = added.partition("=")
+            find("add", "method", method if sign else hook.partition(".")[0])
         return build({key: value for key, value in self.options.items() if value is not None})
 
     def with_options(self, options: dict[str, Any], **others: Any) -> Request:  # noqa: ANN401
