@@ -14,7 +14,6 @@ from torch import Tensor
 from protofl.data.arrays import next_tokens
 from protofl.data.columns import as_column, distinct
 from protofl.data.dataset import Dataset, checked_labels, checked_targets, class_names
-from protofl.data.npz import read_arrays
 from protofl.data.preparation import Preparation
 from protofl.data.tasks import CONTINUOUS, variance_of
 from protofl.errors import UsageError, unknown
@@ -183,7 +182,8 @@ def new_data(run: OpenedRun, text: str) -> NewData:
 
 
 def _of_npz(run: OpenedRun, path: Path) -> NewData:
-    arrays, held = read_arrays(path)
+    files: Any = run.plan.registry.load("dataset", "npz")
+    arrays, held = files.read_arrays(path)
     pair = next((pair for pair in PAIRS if {*pair} <= {*arrays}), None)
     if pair is None:
         raise UsageError(

@@ -32,6 +32,7 @@ import numpy as np
 
 import protofl as pf
 from protofl_plugins.datasets.folder import ImageConfig
+from protofl_plugins.datasets.image_files import decode_images, open_image
 from protofl_plugins.datasets.table_files import split_names
 from protofl_plugins.datasets.texts import word_ids
 
@@ -435,7 +436,7 @@ class _Reading:
 
         def image_of(row: int) -> tuple[Any, str]:
             source, title = file_of(row)
-            return pf.datasets.open_image(source, title), title
+            return open_image(source, title), title
 
         shapes, modes = set(), set()
         for row in range(int(ends[-1])):  # of the files' heads alone
@@ -454,7 +455,7 @@ class _Reading:
             if not own:
                 self.notes.append(f"images are brought to {side}×{side} pixels (dataset.side)")
         files = self.config.files
-        decoded = pf.datasets.decode_images(int(ends[-1]), image_of, side, files=files)
+        decoded = decode_images(int(ends[-1]), image_of, side, files=files)
         self.notes += decoded.notes
         return decoded.x[:, :1] if modes <= {"L", "1"} else decoded.x
 

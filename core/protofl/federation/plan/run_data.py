@@ -353,7 +353,7 @@ def image_source(
 
 
 def options_like(sample: SampleSpec) -> dict[str, Any]:
-    """Return the options of `read_npz` for a file of such samples and labels."""
+    """Return the options of ``npz:`` for a file of such samples and labels."""
     options: dict[str, Any] = {} if sample.task.has_classes else {"task": sample.task.name}
     if sample.kind == "image":
         return options

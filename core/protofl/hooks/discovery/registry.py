@@ -30,9 +30,6 @@ from protofl.hooks.discovery.satellites import how_to_install
 from protofl.system.consent import check_recorded
 from protofl.system.sources import error_location, fingerprint, load
 
-ARRAYS_PLACE = "protofl.hooks.discovery.arrays_plugin:Arrays"
-"""The data set plugin for arrays of a program."""
-
 
 class Registry:
     """The plugins that are installed on this machine.

@@ -12,7 +12,6 @@ All readers of image files use these functions: data sets of files, `protofl sco
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,14 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from protofl.data.file_kinds import FileKind, kind_of_file
-from protofl.errors import UsageError
-from protofl.system.formatting import count as number_of
-from protofl.system.machine import usable_cores
+import protofl as pf
+from protofl_plugins.datasets.file_kinds import FileKind, kind_of_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -35,65 +32,14 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
 """Pillow's formats of images that are read. Others are not tried: EPS would start Ghostscript."""
 
-Background = Literal["white", "black", "grey"]
-
 _COLOURS = {"white": (255,) * 3, "black": (0,) * 3, "grey": (128,) * 3}
+
+_USUAL = pf.datasets.ImageFiles()
 
 _TRANSPARENT = ("LA", "La", "PA", "RGBA", "RGBa")
 
 _FRAMES, _DEEP = "protofl frames", "protofl deep"
 """Keys of ``Image.info``: number of images in the file; True if its numbers have 16 bits."""
-
-
-@dataclass(frozen=True)
-class ImageFiles:
-    """How image files become pixels.
-
-    Attributes:
-        black: The number of an image with more than 8 bits or of floats that becomes 0; None if
-            there are no such images.
-        white: The number that becomes 255.
-        background: The colour on which images with transparency are laid.
-        decoding: The version of the decoding, which data sets put into their cache keys. It is
-            raised whenever pixels change.
-    """
-
-    decoding: ClassVar[str] = "2"
-    black: float | None = None
-    white: float | None = None
-    background: Background = "white"
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        if (self.black is None) != (self.white is None):
-            raise UsageError(
-                f"black={self.black}, white={self.white}: one number of the range is missing",
-                do="give both: the numbers that become 0 and 255",
-            )
-        for name in ("black", "white"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, float(value))
-        if self.black is not None and self.white is not None:
-            if not (math.isfinite(self.black) and math.isfinite(self.white)):
-                raise UsageError("black and white are not finite numbers")
-            if self.black == self.white:
-                raise UsageError(f"black and white are both {self.black:g}", do="give a range")
-        if self.background not in get_args(Background):
-            raise UsageError(
-                f"background={self.background!r}", f"possible: {', '.join(get_args(Background))}"
-            )
-
-    def __str__(self) -> str:
-        """Return a line for the user."""
-        notes = []
-        if self.black is not None:
-            notes.append(f"numbers {self.black:g}…{self.white:g} of image files become 0…255")
-        if self.background != "white":
-            notes.append(f"transparent images are laid on {self.background}")
-        return ", ".join(notes)
-
-
-_USUAL = ImageFiles()
 
 
 @dataclass(frozen=True)
@@ -107,7 +53,7 @@ class DecodedImages:
     """
 
     x: np.ndarray
-    files: ImageFiles
+    files: pf.datasets.ImageFiles
     notes: list[str]
 
 
@@ -136,7 +82,7 @@ def open_image(source: Path | IO[bytes], name: str = "") -> Image:
             return image
     except (OSError, ValueError, SyntaxError, EOFError, PIL.Image.DecompressionBombError) as error:
         kind = _kind(source)
-        raise UsageError(
+        raise pf.UsageError(
             f"{name} cannot be read as an image: {f'it is {kind.name}' if kind else error}",
             f"formats: {', '.join(FORMATS)}",
             (kind.do if kind else "") or "repair or remove the file",
@@ -153,7 +99,7 @@ def _upright(image: Image) -> Image:
         return image.copy()
 
 
-def to_rgb(image: Image, name: str, files: ImageFiles) -> Image:
+def to_rgb(image: Image, name: str, files: pf.datasets.ImageFiles) -> Image:
     """Convert an image of any mode to RGB.
 
     Args:
@@ -184,7 +130,7 @@ def to_rgb(image: Image, name: str, files: ImageFiles) -> Image:
         ground = PIL.Image.new("RGBA", layered.size, colour)
         return PIL.Image.alpha_composite(ground, layered).convert("RGB")
     except (ValueError, OSError, KeyError) as error:
-        raise UsageError(
+        raise pf.UsageError(
             f"{name}: an image of the mode {image.mode} cannot be converted to RGB: {error}",
             do="convert it to RGB, for example to PNG",
         ) from error
@@ -206,12 +152,49 @@ def square(image: Image, side: int, fit: Literal["crop", "squash"] = "crop") -> 
     return result
 
 
+def read_image(
+    path: Path, sample: pf.datasets.SampleSpec, files: pf.datasets.ImageFiles | None
+) -> np.ndarray:
+    """Read one image [1, channels, height, width], resized and cropped as by ``folder:``.
+
+    Args:
+        path: The file.
+        sample: The images of the data set.
+        files: How the files of the data set became pixels; None if none had more than 8 bits.
+
+    Raises:
+        UsageError: The file cannot be read or converted, or does not fit the data set.
+    """
+    if sample.kind != "image" or sample.shape[0] not in (1, 3):
+        raise pf.UsageError(f"{path} is an image, the client's data are {sample}")
+    channels, *size = sample.shape
+    image = open_image(path)
+    if is_wide(image) and files is None:
+        raise pf.UsageError(
+            f"{path} has numbers of more than 8 bits or floats (mode {image.mode}), and the "
+            "client's data had none",
+            do="save the image as it was in the client's data, with 8 bits",
+        )
+    flat = to_rgb(image, str(path), files or _USUAL)
+    if size != [flat.height, flat.width]:
+        if size[0] != size[1]:
+            raise pf.UsageError(
+                f"{path} is {flat.height}×{flat.width}, the client's data are {sample}",
+                do="bring the image to this size",
+            )
+        flat = square(flat, size[0])
+    if channels == 1:
+        flat = flat.convert("L")
+    pixels = np.asarray(flat, np.uint8).reshape(1, *size, channels)
+    return np.moveaxis(pixels, 3, 1)
+
+
 def decode_images(
     count: int,
     image_of: Callable[[int], tuple[Image, str]],
     side: int,
     fit: Literal["crop", "squash"] = "crop",
-    files: ImageFiles = _USUAL,
+    files: pf.datasets.ImageFiles = _USUAL,
 ) -> DecodedImages:
     """Decode the images of a data set, all in one way.
 
@@ -266,7 +249,7 @@ def decode_images(
 
 
 def _in_threads(work: Callable[[int], None], rows: Sequence[int]) -> None:
-    with ThreadPoolExecutor(len(usable_cores())) as pool:
+    with ThreadPoolExecutor(len(pf.backends.Dispatcher.cores())) as pool:
         for _ in pool.map(work, rows):
             pass
 
@@ -280,7 +263,7 @@ def _check_one_scale(
         kinds.setdefault(mode == "F", row)
     if len(kinds) == 2:
         whole, floats = (image_of(kinds[kind])[1] for kind in (False, True))
-        raise UsageError(
+        raise pf.UsageError(
             f"{floats} holds floats (mode F), and {whole} integers "
             f"(mode {bounds[kinds[False]][0]}): their numbers have no common range",
             do="save all images in one mode",
@@ -294,12 +277,12 @@ _NOTES = {
 }
 
 
-def _notes(seen: list[list[str]], files: ImageFiles) -> list[str]:
+def _notes(seen: list[list[str]], files: pf.datasets.ImageFiles) -> list[str]:
     counts = Counter(chain.from_iterable(seen))
     return [
-        line.format(number_of(counts[what], "image"), background=files.background)
+        line.format(f"{count:,} image{'s' * (count > 1)}", background=files.background)
         for what, line in _NOTES.items()
-        if counts[what]
+        if (count := counts[what])
     ]
 
 
@@ -334,7 +317,7 @@ def _numbers(image: Image, name: str) -> np.ndarray:
     """Return the numbers of an image of more than 8 bits [height, width], float64."""
     values = np.asarray(image).astype(np.float64)
     if not np.isfinite(values).all():
-        raise UsageError(
+        raise pf.UsageError(
             f"{name}: the image of mode {image.mode} holds NaN or infinity",
             do="fill such pixels, or remove the file",
         )
