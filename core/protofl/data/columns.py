@@ -118,7 +118,7 @@ def _odd(values: np.ndarray) -> str:
 
 def columns_of_arrays(
     arrays: Mapping[str, np.ndarray], train: int, test: int, source: str
-) -> Columns:
+) -> dict[str, np.ndarray]:
     """Return the columns among the further arrays of a file.
 
     The column ``subject`` is the array ``subject`` of length N, training samples first. It may also
