@@ -279,6 +279,17 @@ def test_the_functional_names():
         functional.no_such_name  # noqa: B018
 
 
+@pytest.mark.parametrize("space", ["backends", "datasets", "models"])
+def test_type_checkers_see_the_names_of_public_modules(space):
+    module = getattr(protofl, space)
+    homes = names_for_type_checkers(Path(module.__file__))
+    assert dir(module) == sorted(homes) == sorted(module.__all__)
+    for name, home in homes.items():
+        assert getattr(module, name) is getattr(importlib.import_module(home), name)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        module.no_such_name  # noqa: B018
+
+
 def public(body, outer=""):
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
