@@ -40,6 +40,16 @@ print("loaded:", *sys.modules)
 """
 
 DOORS = {
+    "protofl.data.fitting": "dataset=csv:FILE",
+    "protofl.data.generators": "generator",
+    "protofl.data.subset": "subset, validation, dataset.group",
+    "protofl.data.targets": "dataset.task",
+    "protofl.records.weights": "init",
+    "protofl.runs.results.changes": "resume",
+    "protofl.federation.clients.sample_outputs": "observe, record_predictions",
+    "protofl.federation.clients.step_trace": "engine=cuda-graphs",
+    "protofl.federation.pools.dispatcher": "backend=process",
+    "protofl.federation.round.predictions": "record_predictions",
     "protofl.runs.resume.reuse": "reuse",
     "protofl.runs.resume.requested_run": "reuse",
     "protofl.runs.lifecycle.resumption": "resume",

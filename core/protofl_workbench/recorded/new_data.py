@@ -13,8 +13,9 @@ from torch import Tensor
 
 from protofl.data.arrays import next_tokens
 from protofl.data.columns import as_column, distinct
-from protofl.data.dataset import Dataset, checked_labels, checked_targets, class_names
+from protofl.data.dataset import Dataset, checked_labels, class_names
 from protofl.data.preparation import Preparation
+from protofl.data.targets import checked_targets
 from protofl.data.tasks import CONTINUOUS, variance_of
 from protofl.errors import UsageError, unknown
 from protofl.federation.clients.evaluation import counted, figures_of
