@@ -46,6 +46,7 @@ DOORS = {
     "protofl.data.targets": "dataset.task",
     "protofl.records.weights": "init",
     "protofl.runs.results.changes": "resume",
+    "protofl.runs.results.kept_weights": "keep_weights",
     "protofl.federation.clients.sample_outputs": "observe, record_predictions",
     "protofl.federation.clients.step_trace": "engine=cuda-graphs",
     "protofl.federation.pools.dispatcher": "backend=process",

@@ -15,7 +15,7 @@ from protofl.data.split import partition_record
 from protofl.errors import UsageError
 from protofl.federation import events
 from protofl.federation.events import Progress
-from protofl.federation.jobs.pool_interface import Pool, Starting, keep_files
+from protofl.federation.jobs.pool_interface import ClientFiles, Pool, Starting, keep_files
 from protofl.federation.plan.plan import Plan
 from protofl.federation.round.federation import Federation
 from protofl.federation.round.participation import Participation
@@ -35,7 +35,6 @@ from protofl.records.run_folder import RunFolder
 from protofl.runs.request.planning import observes, plan_run, with_store
 from protofl.runs.request.request import Request
 from protofl.runs.results.configuration import about_arithmetic, config_of, folder_words
-from protofl.runs.results.kept_weights import check_place
 from protofl.runs.results.round_commits import RoundCommits, wait_for_commits
 from protofl.system.device import current_card
 from protofl.system.files.atomic import disk_errors, temporary_folder, write_json
@@ -218,7 +217,10 @@ class _Lifecycle:
             "open_pool", plan=plan, workers=plan.settings.workers, idle=self.idle
         )
         try:
-            check_place(plan, pool)
+            if plan.settings.keep_weights and isinstance(pool, ClientFiles):
+                from protofl.runs.results.kept_weights import elsewhere
+
+                raise elsewhere(plan)
             check_pool(plan, pool)
         except UsageError:
             pool.close()
