@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 import protofl as pf
 from protofl_plugins.datasets.image_files import to_rgb
-from protofl_plugins.datasets.npz import KEYS, check_class_names
+from protofl_plugins.datasets.npz import KEYS, ArrayOptions, check_class_names
 
 ARRAYS = "arrays"
 """The name of the data set that arrays are."""
@@ -142,24 +142,10 @@ class Arrays:
 
     argument = "digest"
 
-    class Config(pf.datasets.TaskOptions):
+    class Config(ArrayOptions):
         """Options of arrays."""
 
         digest: str = pf.Field(description="digest of the arrays; protofl.run computes it")
-        kind: Literal["image", "series", "tokens", "table"] | None = pf.Field(
-            None, description="kind of sample. None: as the arrays' shape and type suggest"
-        )
-        vocabulary: int | None = pf.Field(
-            None, ge=2, description="number of token ids V. None: the largest id plus one"
-        )
-        padding: int | None = pf.Field(
-            None, ge=0, description="the id that pads short token sequences. None: no padding"
-        )
-        standardise: bool = pf.Field(
-            False,
-            description="bring every column of a table, every channel of a series to mean 0 and "
-            "standard deviation 1 over the training part",
-        )
 
     @staticmethod
     def given(data: Any, data_dir: Path) -> ArrayData | str:  # noqa: ANN401 - whatever a program has

@@ -40,34 +40,39 @@ MEDMNIST = {
 """MedMNIST's names of arrays, and ours."""
 
 
+class ArrayOptions(pf.datasets.TaskOptions):
+    """Options of arrays."""
+
+    kind: Literal["image", "series", "tokens", "table"] | None = pf.Field(
+        None, description="what a sample is. None: what the arrays' shape and type suggest"
+    )
+    vocabulary: int | None = pf.Field(
+        None, ge=2, description="number of token ids V. None: the largest that occurs, and one"
+    )
+    padding: int | None = pf.Field(
+        None, ge=0, description="the id that fills short token sequences up. None: none does"
+    )
+    standardise: bool = pf.Field(
+        False,
+        description="bring every column of a table, every channel of a series to mean 0 and "
+        "standard deviation 1 over the training part",
+    )
+
+
 class Npz:
     """A data set from one .npz file with x_train, y_train and perhaps x_test, y_test."""
 
     argument = "path"
     defaults: ClassVar[dict[str, Any]] = {}
 
-    class Config(pf.datasets.TaskOptions):
+    class Config(ArrayOptions):
         """Options of npz."""
 
         path: str = pf.Field(description="the .npz file")
-        kind: Literal["image", "series", "tokens", "table"] | None = pf.Field(
-            None, description="what a sample is. None: what the arrays' shape and type suggest"
-        )
-        vocabulary: int | None = pf.Field(
-            None, ge=2, description="number of token ids V. None: the largest that occurs, and one"
-        )
-        padding: int | None = pf.Field(
-            None, ge=0, description="the id that fills short token sequences up. None: none does"
-        )
         by: str | None = pf.Field(
             None,
             description="the array that names each sample's client (user, hospital); the same as "
             "--partition column:BY. None: the partitioner divides",
-        )
-        standardise: bool = pf.Field(
-            False,
-            description="bring every column of a table, every channel of a series to mean 0 and "
-            "standard deviation 1 over x_train",
         )
         validation: Literal["out", "train", "test"] = pf.Field(
             "out",
