@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from protofl.records.result import Result as Result
     from protofl.records.weights import read_weights as read_weights
     from protofl.runs.python_api import run as run
+    from protofl.system.class_places import load_class as load_class
     from protofl.system.consent import trust_code as trust_code
     from protofl.system.files.home import expand_user as expand_user
     from protofl.system.files.home import missing_path as missing_path
@@ -79,7 +80,6 @@ if TYPE_CHECKING:
     from protofl.system.options.plugin_options import VariantConfig as VariantConfig
     from protofl.system.randomness import numpy_stream as numpy_stream
     from protofl.system.randomness import random_stream as random_stream
-    from protofl.system.sources import load_class as load_class
     from protofl_workbench import plots as plots
     from protofl_workbench.comparing.compare import compare as compare
     from protofl_workbench.publishing.publication import publish as publish
@@ -109,7 +109,7 @@ _NAMES = {
     "protofl.records.result": "Result",
     "protofl.records.weights": "read_weights",
     "protofl.system.consent": "trust_code",
-    "protofl.system.sources": "load_class",
+    "protofl.system.class_places": "load_class",
     "protofl.system.files.home": "expand_user missing_path",
     "protofl.errors": "ProtoflError UsageError RunFailure",
     # many runs

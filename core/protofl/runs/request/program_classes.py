@@ -13,7 +13,6 @@ from typing import Any
 from protofl.runs.request.plugin_names import ClassNames, Extra, marked_hooks, with_names
 from protofl.system.files.atomic import default_data_dir
 from protofl.system.files.home import expand_user
-from protofl.system.sources import load
 
 ARRAYS_PLACE = "protofl_plugins.datasets.arrays:Arrays"
 """The data set plugin for arrays of a program."""
@@ -69,6 +68,8 @@ def name_classes(typed: Mapping[str, Any]) -> NamedOptions:
         options["classes"] = [item for item in listed if name("", "", item) is item]
     options, arrays = with_names(options, name), []
     if not isinstance(options.get("dataset"), (str, bool, int, float, type(None))):
+        from protofl.system.class_places import load
+
         plugin: Any = load(ARRAYS_PLACE)
         folder = expand_user(options.get("data_dir") or default_data_dir())
         given = plugin.given(options["dataset"], folder)
