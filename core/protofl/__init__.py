@@ -35,39 +35,61 @@ import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from protofl.system.public_names import on_first_use
 from protofl.system.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from protofl import functional
-    from protofl.data import datasets
-    from protofl.errors import ProtoflError, RunFailure, UsageError
-    from protofl.federation import backends, events, models
-    from protofl.federation.round import schedules
-    from protofl.hooks.hookspecs import hookimpl
-    from protofl.hooks.views.batch import Batch, LossData, Output, Terms, per_step
-    from protofl.hooks.views.client import Client, Learner
-    from protofl.hooks.views.run_info import Phase, RunInfo, TrackedRun
-    from protofl.hooks.views.server import Server
-    from protofl.hooks.wire.keys import Key
-    from protofl.hooks.wire.payload import Payload, Uploads, class_rows, stack_rows
-    from protofl.records.result import Result
-    from protofl.records.weights import read_weights
-    from protofl.runs.python_api import run
-    from protofl.system.consent import trust_code
-    from protofl.system.files.home import expand_user, missing_path
-    from protofl.system.options.plugin_options import Config, Deviation, Field, VariantConfig
-    from protofl.system.randomness import numpy_stream, random_stream
-    from protofl.system.sources import load_class
-    from protofl_workbench import plots
-    from protofl_workbench.comparing.compare import compare
-    from protofl_workbench.publishing.publication import publish
-    from protofl_workbench.publishing.verification import verify
-    from protofl_workbench.recorded.recorded_run import Run, load_run
-    from protofl_workbench.reporting.page import report
-    from protofl_workbench.reproductions.reproduction_interface import reproduce, reproduction
-    from protofl_workbench.sweeps.sweep_interface import sweep
+    from protofl import functional as functional
+    from protofl.data import datasets as datasets
+    from protofl.errors import ProtoflError as ProtoflError
+    from protofl.errors import RunFailure as RunFailure
+    from protofl.errors import UsageError as UsageError
+    from protofl.federation import backends as backends
+    from protofl.federation import events as events
+    from protofl.federation import models as models
+    from protofl.federation.round import schedules as schedules
+    from protofl.hooks.hookspecs import hookimpl as hookimpl
+    from protofl.hooks.views.batch import Batch as Batch
+    from protofl.hooks.views.batch import LossData as LossData
+    from protofl.hooks.views.batch import Output as Output
+    from protofl.hooks.views.batch import Terms as Terms
+    from protofl.hooks.views.batch import per_step as per_step
+    from protofl.hooks.views.client import Client as Client
+    from protofl.hooks.views.client import Learner as Learner
+    from protofl.hooks.views.run_info import Phase as Phase
+    from protofl.hooks.views.run_info import RunInfo as RunInfo
+    from protofl.hooks.views.run_info import TrackedRun as TrackedRun
+    from protofl.hooks.views.server import Server as Server
+    from protofl.hooks.wire.keys import Key as Key
+    from protofl.hooks.wire.payload import Payload as Payload
+    from protofl.hooks.wire.payload import Uploads as Uploads
+    from protofl.hooks.wire.payload import class_rows as class_rows
+    from protofl.hooks.wire.payload import stack_rows as stack_rows
+    from protofl.records.result import Result as Result
+    from protofl.records.weights import read_weights as read_weights
+    from protofl.runs.python_api import run as run
+    from protofl.system.class_places import load_class as load_class
+    from protofl.system.consent import trust_code as trust_code
+    from protofl.system.files.home import expand_user as expand_user
+    from protofl.system.files.home import missing_path as missing_path
+    from protofl.system.options.plugin_options import Config as Config
+    from protofl.system.options.plugin_options import Deviation as Deviation
+    from protofl.system.options.plugin_options import Field as Field
+    from protofl.system.options.plugin_options import VariantConfig as VariantConfig
+    from protofl.system.randomness import numpy_stream as numpy_stream
+    from protofl.system.randomness import random_stream as random_stream
+    from protofl_workbench import plots as plots
+    from protofl_workbench.comparing.compare import compare as compare
+    from protofl_workbench.publishing.publication import publish as publish
+    from protofl_workbench.publishing.verification import verify as verify
+    from protofl_workbench.recorded.recorded_run import Run as Run
+    from protofl_workbench.recorded.recorded_run import load_run as load_run
+    from protofl_workbench.reporting.page import report as report
+    from protofl_workbench.reproductions.reproduction_interface import reproduce as reproduce
+    from protofl_workbench.reproductions.reproduction_interface import reproduction as reproduction
+    from protofl_workbench.sweeps.sweep_interface import sweep as sweep
 
 
 _NAMES = {
@@ -87,7 +109,7 @@ _NAMES = {
     "protofl.records.result": "Result",
     "protofl.records.weights": "read_weights",
     "protofl.system.consent": "trust_code",
-    "protofl.system.sources": "load_class",
+    "protofl.system.class_places": "load_class",
     "protofl.system.files.home": "expand_user missing_path",
     "protofl.errors": "ProtoflError UsageError RunFailure",
     # many runs
@@ -109,73 +131,9 @@ _MODULES = {
 }
 """Names that are modules themselves."""
 
-_HOME = {name: module for module, names in _NAMES.items() for name in names.split()} | _MODULES
+__getattr__, __dir__ = on_first_use(__name__, _NAMES, _MODULES)
 
-__all__ = [
-    "Batch",
-    "Client",
-    "Config",
-    "Deviation",
-    "Field",
-    "Key",
-    "Learner",
-    "LossData",
-    "Output",
-    "Payload",
-    "Phase",
-    "ProtoflError",
-    "Result",
-    "Run",
-    "RunFailure",
-    "RunInfo",
-    "Server",
-    "Terms",
-    "TrackedRun",
-    "Uploads",
-    "UsageError",
-    "VariantConfig",
-    "__version__",
-    "backends",
-    "class_rows",
-    "compare",
-    "datasets",
-    "events",
-    "expand_user",
-    "functional",
-    "hookimpl",
-    "load_class",
-    "load_run",
-    "missing_path",
-    "models",
-    "numpy_stream",
-    "per_step",
-    "plots",
-    "publish",
-    "random_stream",
-    "read_weights",
-    "report",
-    "reproduce",
-    "reproduction",
-    "run",
-    "schedules",
-    "stack_rows",
-    "sweep",
-    "trust_code",
-    "verify",
-]
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - the public names are of many types
-    if name not in _HOME:
-        raise AttributeError(f"module 'protofl' has no attribute {name!r}")
-    module = importlib.import_module(_HOME[name])
-    value = module if name in _MODULES else getattr(module, name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__ = ["__version__", *__dir__()]
 
 
 class _Spaces(MetaPathFinder, Loader):

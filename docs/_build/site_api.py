@@ -107,8 +107,6 @@ TYPES = (
     "protofl_workbench.reproductions.reproduction_result.CellResult",
     "protofl.data.batches.Samples",
     "protofl.data.batches.Table",
-    "protofl.data.file_kinds.FileKind",
-    "protofl.data.image_files.DecodedImages",
     "protofl.federation.jobs.pool_interface.ClientFiles",
     "protofl.federation.jobs.pool_interface.AsynchronousPool",
     "protofl.federation.jobs.pool_interface.Presence",

@@ -40,6 +40,17 @@ print("loaded:", *sys.modules)
 """
 
 DOORS = {
+    "protofl.data.fitting": "dataset=csv:FILE",
+    "protofl.data.generators": "generator",
+    "protofl.data.subset": "subset, validation, dataset.group",
+    "protofl.data.targets": "dataset.task",
+    "protofl.records.weights": "init",
+    "protofl.runs.results.changes": "resume",
+    "protofl.runs.results.kept_weights": "keep_weights",
+    "protofl.federation.clients.sample_outputs": "observe, record_predictions",
+    "protofl.federation.clients.step_trace": "engine=cuda-graphs",
+    "protofl.federation.pools.dispatcher": "backend=process",
+    "protofl.federation.round.predictions": "record_predictions",
     "protofl.runs.resume.reuse": "reuse",
     "protofl.runs.resume.requested_run": "reuse",
     "protofl.runs.lifecycle.resumption": "resume",
@@ -47,7 +58,6 @@ DOORS = {
     "protofl.federation.round.observer": "observe",
     "protofl.federation.round.schedules": "timing",
     "protofl.federation.time.virtual_clock": "devices",
-    "protofl.federation.pools.dispatcher": "backend=process",
     "protofl.federation.round.outliers": "on_bad_upload",
     "protofl.system.profile": "profile",
     "protofl.federation.clients.parked": "client_store=memory, beside a GPU",

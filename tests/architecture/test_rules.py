@@ -231,23 +231,6 @@ def test_names_are_listed_without_torch(code):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_public_names():
-    assert sorted(protofl.__all__) == protofl.__all__ or set(protofl.__all__) == set(dir(protofl))
-    assert len(set(protofl.__all__)) == len(protofl.__all__)
-    assert set(protofl.__all__) - {"__version__"} == set(protofl._HOME)
-    for name in protofl.__all__:
-        value = getattr(protofl, name)
-        if name in ("__version__",):
-            assert value == importlib.metadata.version("protofl")
-            continue
-        assert inspect.getdoc(value), name
-        module = importlib.import_module(protofl._HOME[name])
-        whole = name in protofl._MODULES
-        assert value is (module if whole else getattr(module, name))
-    with pytest.raises(AttributeError, match="no_such_name"):
-        protofl.no_such_name  # noqa: B018
-
-
 def names_for_type_checkers(path):
     """Return {name: module} of the imports under ``if TYPE_CHECKING``."""
     (block,) = (
@@ -259,24 +242,18 @@ def names_for_type_checkers(path):
     return {alias.name: node.module for node in imported for alias in node.names}
 
 
-def test_type_checkers_see_the_same_names():
-    homes = dict(protofl._HOME) | {"functional": "protofl", "events": "protofl.federation"}
-    homes |= {"plots": "protofl_workbench", "backends": "protofl.federation"}
-    homes |= {"schedules": "protofl.federation.round"}
-    homes |= {"models": "protofl.federation", "datasets": "protofl.data"}
-    assert names_for_type_checkers(PACKAGES["protofl"] / "__init__.py") == homes
-
-
-def test_the_functional_names():
-    from protofl import functional
-
-    homes = {name: f"protofl.functional.{file}" for name, file in functional._HOME.items()}
-    assert names_for_type_checkers(Path(functional.__file__)) == homes
-    assert sorted(homes) == functional.__all__
-    for name in functional.__all__:
-        assert inspect.getdoc(getattr(functional, name)), name
+@pytest.mark.parametrize("space", ["", "backends", "datasets", "functional", "models"])
+def test_type_checkers_see_the_public_names(space):
+    module = getattr(protofl, space) if space else protofl
+    homes = names_for_type_checkers(Path(module.__file__))
+    assert dir(module) == sorted(homes) == sorted({*module.__all__} - {"__version__"})
+    for name, home in homes.items():
+        value = getattr(module, name)
+        assert inspect.getdoc(value), name
+        assert value is getattr(importlib.import_module(home), name)
     with pytest.raises(AttributeError, match="no_such_name"):
-        functional.no_such_name  # noqa: B018
+        module.no_such_name  # noqa: B018
+    assert protofl.__version__ == importlib.metadata.version("protofl")
 
 
 def public(body, outer=""):

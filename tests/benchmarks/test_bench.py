@@ -10,10 +10,11 @@ import pytest
 import torch
 from bench_cases import CASES, QUICK, choose, load, write_subset
 from bench_loops import difference, largest_difference
+from npz_files import read_npz
 from safetensors.torch import save_file
 
 from protofl import UsageError
-from protofl.datasets import Dataset, read_npz
+from protofl.datasets import Dataset
 
 NAIVE = Path(__file__).parents[2] / "benchmarks/naive.py"
 LINUX = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")

@@ -197,7 +197,7 @@ def test_the_guides_data_set_reads_its_file(package, tmp_path):
     images = importlib.import_module("my_package").InAFile
     assert images().cache_key(tmp_path) == "in-a-file"
     data = toy.make_images(toy.MIXED)
-    np.savez(tmp_path / "images.npz", x_train=data.x.numpy(), y_train=data.y.numpy())
+    np.savez(tmp_path / "images.npz", x=data.x.numpy(), y=data.y.numpy())
     assert images().cache_key(tmp_path).startswith("in-a-file-")
     assert len(images().decode(tmp_path).y) == len(data.y)
 

@@ -10,8 +10,8 @@ from protofl.errors import UsageError, unknown
 from protofl.hooks.discovery.kinds import KINDS
 from protofl.hooks.discovery.registry import Registry
 from protofl.runs.request.plugin_names import kind_of
+from protofl.system.class_places import load
 from protofl.system.files.home import expand_user
-from protofl.system.sources import load
 from protofl.testing import CONTRACTS as OF_ONE_RUN
 from protofl.testing.contract import Contract
 from protofl_workbench.reproductions.finding import collection_of_file

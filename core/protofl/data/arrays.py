@@ -18,7 +18,6 @@ from protofl.data.dataset import (
     checked_labels,
     numbered,
     odd_classes,
-    target_fields,
 )
 from protofl.data.preparation import Preparation, Scaling
 from protofl.data.spec import KINDS, PLURAL, Kind
@@ -112,6 +111,8 @@ def dataset_from_arrays(
         fields: dict[str, Any] = {"y": torch.from_numpy(numbers), "classes": names}
         note = "; ".join(odd_classes(numbers, num_train, names))
     else:
+        from protofl.data.targets import target_fields
+
         output_names = None if isinstance(classes, int) else classes
         values = [np.asarray(y) for _, y, _ in parts]
         fields = target_fields(chosen, values, sources, counts, output_names, num_train)

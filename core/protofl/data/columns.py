@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,25 +116,9 @@ def _odd(values: np.ndarray) -> str:
     return f"holds objects of the kind {' and '.join(kinds)}"
 
 
-def check_class_names(names: Sequence[Any], source: str) -> None:
-    """Check that every class has a name.
-
-    Args:
-        names: The names, before they become strings.
-        source: The file or array, for the error.
-
-    Raises:
-        UsageError: A name is a gap: None, NaN, NaT, or a word that programs write for one.
-    """
-    for number, name in enumerate(names):
-        if is_gap(name) or str(name) in ("", "nan", "NaN", "NaT", "<NA>", "None"):
-            raise UsageError(
-                f"{source}: class {number} of {len(names)} has no name, but {str(name)!r}",
-                do="give each class a name, or leave `classes` out to name classes by their labels",
-            )
-
-
-def from_arrays(arrays: Mapping[str, np.ndarray], train: int, test: int, source: str) -> Columns:
+def columns_of_arrays(
+    arrays: Mapping[str, np.ndarray], train: int, test: int, source: str
+) -> dict[str, np.ndarray]:
     """Return the columns among the further arrays of a file.
 
     The column ``subject`` is the array ``subject`` of length N, training samples first. It may also

@@ -19,7 +19,6 @@ from torch import Tensor
 from protofl.data.columns import distinct
 from protofl.data.dataset import Dataset
 from protofl.data.split import Split
-from protofl.data.subset import class_balanced, held_groups, subset_note
 from protofl.errors import UsageError
 from protofl.system.randomness import numpy_stream
 
@@ -119,7 +118,12 @@ def make_split(
 
     public_rows, test_rows, base = _hold_out(data, num_clients, seed, public)
     notes: list[str] = []
-    base = _subset(base, data.y.numpy(), subset, seed, notes)
+    if subset != 1:
+        from protofl.data.subset import class_balanced, subset_note
+
+        total, chance = len(base), numpy_stream(seed, "split", "subset")
+        base = base[class_balanced(data.y.numpy()[base], subset, chance)]
+        notes.append(subset_note(data.y.numpy()[base], total))
     shares = partition(
         labels=data.y.numpy()[base],
         num_classes=data.num_classes,
@@ -136,8 +140,10 @@ def make_split(
     name = partitioner or "the partitioner"
     rows, sizes, own_train = _checked(shares, len(base), num_clients, name)
     if data.groups is not None:
+        from protofl.data.subset import divided_by_group
+
         groups = data.groups[base][rows]
-        rows, own_train = _by_group(
+        rows, own_train = divided_by_group(
             rows, sizes, own_train, groups, 1 - train_share, seed, data.group
         )
         notes.append(
@@ -154,56 +160,6 @@ def make_split(
         partitioner=partitioner,
         notes=notes,
     )
-
-
-def _by_group(
-    rows: np.ndarray,
-    sizes: np.ndarray,
-    own_train: np.ndarray | None,
-    groups: np.ndarray,
-    share: float,
-    seed: int,
-    name: str,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Divide each client's rows into training and test rows, so that no group is in both.
-
-    Args:
-        rows: Positions [n], client after client.
-        sizes: Samples [M] of each client.
-        own_train: Training samples [M] that come first, if the data have a test part.
-        groups: The group [n] of each row.
-        share: Share of test samples.
-        seed: The effective seed.
-        name: The column of the groups, for errors.
-
-    Returns:
-        Positions [n], each client's training rows first, and the training samples [M].
-
-    Raises:
-        UsageError: A client has one group only, or a group is in both parts of the data set.
-    """
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    if own_train is not None:
-        place = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        test = place >= np.repeat(own_train, sizes)
-        if both := len(np.intersect1d(groups[test], groups[~test])):
-            raise UsageError(
-                f"{both:,} values of {name!r} (dataset.group) have training and test rows",
-                "the data set's own test part is kept",
-                "leave dataset.test out, or divide both parts again: --set partition.test=pooled",
-            )
-        return rows, own_train
-    test = held_groups(owner, groups, share, numpy_stream(seed, "split", "groups"))
-    tests = np.bincount(owner, test, minlength=len(sizes)).astype(np.int64)
-    for client in np.flatnonzero((tests == 0) | (tests == sizes)):
-        count = len(np.unique(groups[owner == client]))
-        raise UsageError(
-            f"client {client} has {count:,} values of the column {name!r} (dataset.group), which "
-            "cannot be divided into training and test rows",
-            "a client needs a group to train on and another one for its test",
-            "use fewer clients, or another partitioner",
-        )
-    return rows[np.lexsort((test, owner))], sizes - tests
 
 
 def _like_groups(data: Dataset, rows: np.ndarray, sizes: np.ndarray) -> list[str]:
@@ -228,19 +184,6 @@ def _like_groups(data: Dataset, rows: np.ndarray, sizes: np.ndarray) -> list[str
                     f"or test: --set dataset.group={name}"
                 )
     return notes
-
-
-def _subset(
-    base: np.ndarray, labels: np.ndarray, subset: float, seed: int, notes: list[str]
-) -> np.ndarray:
-    """Return the class-balanced part of the rows; see `make_split`."""
-    if subset == 1:
-        return base
-    rows: np.ndarray = base[
-        class_balanced(labels[base], subset, numpy_stream(seed, "split", "subset"))
-    ]
-    notes.append(subset_note(labels[rows], len(base)))
-    return rows
 
 
 def _lowered(minimum: int, samples: int, num_clients: int, notes: list[str]) -> int:

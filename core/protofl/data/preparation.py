@@ -14,17 +14,16 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from protofl.data.image_files import ImageFiles
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError
 
-__all__ = ["Fitted", "Preparation", "Scaling", "Words"]
+__all__ = ["Fitted", "ImageFiles", "Preparation", "Scaling", "Words"]
 
 
 @dataclass(frozen=True)
@@ -147,6 +146,57 @@ class Words:
         for row, tokens in zip(result, rows, strict=True):
             row[: len(tokens)] = tokens
         return result
+
+
+Background = Literal["white", "black", "grey"]
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """How image files become pixels.
+
+    Attributes:
+        black: The number of an image with more than 8 bits or of floats that becomes 0; None if
+            there are no such images.
+        white: The number that becomes 255.
+        background: The colour on which images with transparency are laid.
+        decoding: The version of the decoding, which data sets put into their cache keys. It is
+            raised whenever pixels change.
+    """
+
+    decoding: ClassVar[str] = "2"
+    black: float | None = None
+    white: float | None = None
+    background: Background = "white"
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if (self.black is None) != (self.white is None):
+            raise UsageError(
+                f"black={self.black}, white={self.white}: one number of the range is missing",
+                do="give both: the numbers that become 0 and 255",
+            )
+        for name in ("black", "white"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, float(value))
+        if self.black is not None and self.white is not None:
+            if not (math.isfinite(self.black) and math.isfinite(self.white)):
+                raise UsageError("black and white are not finite numbers")
+            if self.black == self.white:
+                raise UsageError(f"black and white are both {self.black:g}", do="give a range")
+        if self.background not in get_args(Background):
+            raise UsageError(
+                f"background={self.background!r}", f"possible: {', '.join(get_args(Background))}"
+            )
+
+    def __str__(self) -> str:
+        """Return a line for the user."""
+        notes = []
+        if self.black is not None:
+            notes.append(f"numbers {self.black:g}…{self.white:g} of image files become 0…255")
+        if self.background != "white":
+            notes.append(f"transparent images are laid on {self.background}")
+        return ", ".join(notes)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Class-balanced subsets, and validation samples held out of clients' training samples."""
+"""Class-balanced subsets, divisions by groups, and validation samples of clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def class_balanced(labels: np.ndarray, amount: float, generator: np.random.Gener
 
     Args:
         labels: Labels [N].
-        amount: A share of the samples up to 1, or above 1 their number.
+        amount: A share of the samples below 1, or above 1 their number.
         generator: The only source of chance.
 
     Returns:
@@ -32,8 +32,6 @@ def class_balanced(labels: np.ndarray, amount: float, generator: np.random.Gener
     Raises:
         UsageError: There are fewer samples, or more classes.
     """
-    if amount == 1:
-        return np.arange(len(labels), dtype=np.int64)
     sizes = np.bincount(labels)
     classes = int(np.count_nonzero(sizes))
     count = round(amount * len(labels)) if amount < 1 else int(amount)
@@ -121,6 +119,56 @@ def held_groups(
     return np.isin(groups, held)
 
 
+def divided_by_group(
+    rows: np.ndarray,
+    sizes: np.ndarray,
+    own_train: np.ndarray | None,
+    groups: np.ndarray,
+    share: float,
+    seed: int,
+    name: str,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Divide each client's rows into training and test rows, so that no group is in both.
+
+    Args:
+        rows: Positions [n], client after client.
+        sizes: Samples [M] of each client.
+        own_train: Training samples [M] that come first, if the data have a test part.
+        groups: The group [n] of each row.
+        share: Share of test samples.
+        seed: The effective seed.
+        name: The column of the groups, for errors.
+
+    Returns:
+        Positions [n], each client's training rows first, and the training samples [M].
+
+    Raises:
+        UsageError: A client has one group only, or a group is in both parts of the data set.
+    """
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    if own_train is not None:
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        test = place >= np.repeat(own_train, sizes)
+        if both := len(np.intersect1d(groups[test], groups[~test])):
+            raise UsageError(
+                f"{both:,} values of {name!r} (dataset.group) have training and test rows",
+                "the data set's own test part is kept",
+                "leave dataset.test out, or divide both parts again: --set partition.test=pooled",
+            )
+        return rows, own_train
+    test = held_groups(owner, groups, share, numpy_stream(seed, "split", "groups"))
+    tests = np.bincount(owner, test, minlength=len(sizes)).astype(np.int64)
+    for client in np.flatnonzero((tests == 0) | (tests == sizes)):
+        count = len(np.unique(groups[owner == client]))
+        raise UsageError(
+            f"client {client} has {count:,} values of the column {name!r} (dataset.group), which "
+            "cannot be divided into training and test rows",
+            "a client needs a group to train on and another one for its test",
+            "use fewer clients, or another partitioner",
+        )
+    return rows[np.lexsort((test, owner))], sizes - tests
+
+
 def with_validation(
     split: Split, labels: Tensor, share: float, seed: int, groups: np.ndarray | None = None
 ) -> Split:
@@ -135,7 +183,7 @@ def with_validation(
     Args:
         split: The split.
         labels: Labels [N] of the whole data set.
-        share: The share of training samples that is held out, below 1; 0 changes nothing.
+        share: The share of training samples that is held out, below 1.
         seed: The effective seed; the held-out samples depend only on it and the split.
         groups: The group [N] of each sample, see `Dataset.groups`. Then whole groups are held out,
             as `held_groups` draws them, without regard to classes.
@@ -143,8 +191,6 @@ def with_validation(
     Raises:
         UsageError: No client has a sample to hold out.
     """
-    if not share:
-        return split
     sizes = split.train_sizes.numpy()
     clients, chance = len(sizes), numpy_stream(seed, "split", "validation")
     client = np.repeat(np.arange(clients), sizes)

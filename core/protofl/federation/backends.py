@@ -3,54 +3,47 @@
 Public as ``protofl.backends``.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from protofl.errors import HostFailure, NotReplayable
-from protofl.federation.clients.host import Host
-from protofl.federation.clients.train_job import TrainJob
-from protofl.federation.jobs.jobs import Absent, Job, Reply, SaveReply
-from protofl.federation.jobs.pool_interface import Pool
-from protofl.federation.plan.plan import Plan
-from protofl.federation.plan.run_data import installed_transforms, load_dataset
-from protofl.system.device import visible_as_only
-from protofl.system.machine import Idle, fresh_interpreter
-from protofl.system.transfers import has_streams, to_device
+from protofl.system.public_names import on_first_use
 
 if TYPE_CHECKING:
-    from protofl.federation.clients.step_trace import StepTrace
-    from protofl.federation.pools.dispatcher import Dispatcher
+    from protofl.errors import HostFailure as HostFailure
+    from protofl.errors import NotReplayable as NotReplayable
+    from protofl.federation.clients.host import Host as Host
+    from protofl.federation.clients.step_trace import StepTrace as StepTrace
+    from protofl.federation.clients.train_job import TrainJob as TrainJob
+    from protofl.federation.jobs.jobs import Absent as Absent
+    from protofl.federation.jobs.jobs import Job as Job
+    from protofl.federation.jobs.jobs import Reply as Reply
+    from protofl.federation.jobs.jobs import SaveReply as SaveReply
+    from protofl.federation.jobs.pool_interface import Pool as Pool
+    from protofl.federation.plan.plan import Plan as Plan
+    from protofl.federation.plan.run_data import installed_transforms as installed_transforms
+    from protofl.federation.plan.run_data import load_dataset as load_dataset
+    from protofl.federation.pools.dispatcher import Dispatcher as Dispatcher
+    from protofl.system.device import visible_as_only as visible_as_only
+    from protofl.system.machine import Idle as Idle
+    from protofl.system.machine import fresh_interpreter as fresh_interpreter
+    from protofl.system.transfers import has_streams as has_streams
+    from protofl.system.transfers import to_device as to_device
 
-__all__ = [
-    "Absent",
-    "Dispatcher",
-    "Host",
-    "HostFailure",
-    "Idle",
-    "Job",
-    "NotReplayable",
-    "Plan",
-    "Pool",
-    "Reply",
-    "SaveReply",
-    "StepTrace",
-    "TrainJob",
-    "fresh_interpreter",
-    "has_streams",
-    "installed_transforms",
-    "load_dataset",
-    "to_device",
-    "visible_as_only",
-]
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    {
+        "protofl.errors": "HostFailure NotReplayable",
+        "protofl.federation.clients.host": "Host",
+        "protofl.federation.clients.step_trace": "StepTrace",
+        "protofl.federation.clients.train_job": "TrainJob",
+        "protofl.federation.jobs.jobs": "Absent Job Reply SaveReply",
+        "protofl.federation.jobs.pool_interface": "Pool",
+        "protofl.federation.plan.plan": "Plan",
+        "protofl.federation.plan.run_data": "installed_transforms load_dataset",
+        "protofl.federation.pools.dispatcher": "Dispatcher",
+        "protofl.system.device": "visible_as_only",
+        "protofl.system.machine": "Idle fresh_interpreter",
+        "protofl.system.transfers": "has_streams to_device",
+    },
+)
 
-_LATER = {
-    "Dispatcher": "protofl.federation.pools.dispatcher",
-    "StepTrace": "protofl.federation.clients.step_trace",
-}
-"""Names that a run on one host does without, and their modules."""
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class of one of these modules
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATER[name]), name)
+__all__ = __dir__()

@@ -30,37 +30,35 @@ Arguments are checked by shape and dtype, with a ``ValueError``; labels outside 
 for. Results have the arguments' promoted dtype; half precision is computed and returned in float32,
 except by `ema`, which keeps the dtype, and `truncated_svd`, which torch refuses it.
 
-Imports: nothing.
+Imports: system.
 Start with ``prototypes.py``.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from protofl.system.public_names import on_first_use
 
 if TYPE_CHECKING:
-    from protofl.functional.compression import truncated_svd
-    from protofl.functional.distances import (
-        cosine_alignment,
-        prototype_alignment,
-        prototype_distance,
-        squared_distances,
-    )
-    from protofl.functional.distillation import (
-        ensemble_logits,
-        kl_divergence,
-        variance_weights,
-    )
-    from protofl.functional.etf import simplex_etf
-    from protofl.functional.margins import (
-        margin_contrastive_loss,
-        mean_margin,
-        nearest_margin,
-        pair_margin,
-    )
-    from protofl.functional.precision import has_float64, in_float64
-    from protofl.functional.prototypes import aggregate_prototypes, class_means, ema
+    from protofl.functional.compression import truncated_svd as truncated_svd
+    from protofl.functional.distances import cosine_alignment as cosine_alignment
+    from protofl.functional.distances import prototype_alignment as prototype_alignment
+    from protofl.functional.distances import prototype_distance as prototype_distance
+    from protofl.functional.distances import squared_distances as squared_distances
+    from protofl.functional.distillation import ensemble_logits as ensemble_logits
+    from protofl.functional.distillation import kl_divergence as kl_divergence
+    from protofl.functional.distillation import variance_weights as variance_weights
+    from protofl.functional.etf import simplex_etf as simplex_etf
+    from protofl.functional.margins import margin_contrastive_loss as margin_contrastive_loss
+    from protofl.functional.margins import mean_margin as mean_margin
+    from protofl.functional.margins import nearest_margin as nearest_margin
+    from protofl.functional.margins import pair_margin as pair_margin
+    from protofl.functional.precision import has_float64 as has_float64
+    from protofl.functional.precision import in_float64 as in_float64
+    from protofl.functional.prototypes import aggregate_prototypes as aggregate_prototypes
+    from protofl.functional.prototypes import class_means as class_means
+    from protofl.functional.prototypes import ema as ema
 
 _NAMES = {
     "compression": "truncated_svd",
@@ -71,38 +69,10 @@ _NAMES = {
     "precision": "has_float64 in_float64",
     "prototypes": "aggregate_prototypes class_means ema",
 }
-"""{file: its public names}; a file is loaded when a name of it is first used."""
-_HOME = {name: file for file, names in _NAMES.items() for name in names.split()}
+"""{file: its public names}."""
 
-__all__ = [
-    "aggregate_prototypes",
-    "class_means",
-    "cosine_alignment",
-    "ema",
-    "ensemble_logits",
-    "has_float64",
-    "in_float64",
-    "kl_divergence",
-    "margin_contrastive_loss",
-    "mean_margin",
-    "nearest_margin",
-    "pair_margin",
-    "prototype_alignment",
-    "prototype_distance",
-    "simplex_etf",
-    "squared_distances",
-    "truncated_svd",
-    "variance_weights",
-]
+__getattr__, __dir__ = on_first_use(
+    __name__, {f"{__name__}.{file}": names for file, names in _NAMES.items()}
+)
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - functions of many types
-    if name not in _HOME:
-        raise AttributeError(f"module 'protofl.functional' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"protofl.functional.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__ = __dir__()

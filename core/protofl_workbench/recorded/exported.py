@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 
 from protofl.data.array_files import open_arrays
-from protofl.data.image_files import ImageFiles, is_wide, open_image, square, to_rgb
 from protofl.data.preparation import Preparation
 from protofl.data.spec import SampleSpec
 from protofl.data.tasks import Task
 from protofl.errors import UsageError
 from protofl.federation.plan.run_data import fitting_of
-from protofl.hooks.discovery.registry import TABLES
+from protofl.hooks.discovery.registry import TABLES, Registry
 from protofl.system.files.atomic import regular_file
 from protofl.system.files.home import missing_path
 from protofl.system.torch_state import standard_torch
@@ -112,33 +111,9 @@ class Exported:
             return _array(path)
         if path.suffix == ".txt":
             return np.array([path.read_text(encoding="utf-8", errors="replace")])
-        return self._image(path)
-
-    def _image(self, path: Path) -> np.ndarray:
-        """Read one image [1, channels, height, width], resized and cropped as by ``folder:``."""
-        if self.sample.kind != "image" or self.sample.shape[0] not in (1, 3):
-            raise UsageError(f"{path} is an image, the client's data are {self.sample}")
-        channels, *size = self.sample.shape
+        images: Any = Registry().load("dataset", "folder")
         files = self.preparation.images if self.preparation else None
-        image = open_image(path)
-        if is_wide(image) and files is None:
-            raise UsageError(
-                f"{path} has numbers of more than 8 bits or floats (mode {image.mode}), and the "
-                "client's data had none",
-                do="save the image as it was in the client's data, with 8 bits",
-            )
-        flat = to_rgb(image, str(path), files or ImageFiles())
-        if size != [flat.height, flat.width]:
-            if size[0] != size[1]:
-                raise UsageError(
-                    f"{path} is {flat.height}×{flat.width}, the client's data are {self.sample}",
-                    do="bring the image to this size",
-                )
-            flat = square(flat, size[0])
-        if channels == 1:
-            flat = flat.convert("L")
-        pixels = np.asarray(flat, np.uint8).reshape(1, *size, channels)
-        return np.moveaxis(pixels, 3, 1)
+        return np.asarray(images.read_image(path, self.sample, files))
 
 
 ABOUT = ("classes", "form", "dtype", "preparation", "warning")

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from protofl.data.arrays import next_tokens
 from protofl.data.columns import Columns, as_column, distinct
-from protofl.data.dataset import Dataset, checked_labels, checked_targets, class_names
-from protofl.data.npz import read_arrays
+from protofl.data.dataset import Dataset, checked_labels, class_names
 from protofl.data.preparation import Preparation
+from protofl.data.targets import checked_targets
 from protofl.data.tasks import CONTINUOUS, variance_of
 from protofl.errors import UsageError, unknown
 from protofl.federation.clients.evaluation import counted, figures_of
@@ -214,7 +214,8 @@ def new_data(run: OpenedRun, text: str) -> NewData:
 
 
 def _of_npz(run: OpenedRun, path: Path) -> NewData:
-    arrays, held = read_arrays(path)
+    files: Any = run.plan.registry.load("dataset", "npz")
+    arrays, held = files.read_arrays(path)
     pair = next((pair for pair in PAIRS if {*pair} <= {*arrays}), None)
     if pair is None:
         raise UsageError(

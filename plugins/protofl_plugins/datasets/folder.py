@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 import protofl as pf
+from protofl_plugins.datasets.image_files import decode_images, open_image, read_image
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -76,6 +77,7 @@ class Folder:
 
     argument = "path"
     defaults: ClassVar[dict[str, Any]] = {}
+    read_image = staticmethod(read_image)
 
     class Config(ImageConfig):
         """Options of folder."""
@@ -183,9 +185,9 @@ def _data_set(
 
     def image_of(row: int) -> tuple[Any, str]:
         path = samples[row][0]
-        return pf.datasets.open_image(path), str(path)
+        return open_image(path), str(path)
 
-    images = pf.datasets.decode_images(
+    images = decode_images(
         len(samples), image_of, config.side, files=config.files, skip=config.skip_unreadable
     )
     y = np.array([label for _, label in samples], np.int64)

@@ -33,6 +33,7 @@ import numpy as np
 
 import protofl as pf
 from protofl_plugins.datasets.folder import ImageConfig
+from protofl_plugins.datasets.image_files import decode_images, open_image
 from protofl_plugins.datasets.table_files import split_names
 from protofl_plugins.datasets.texts import word_ids
 
@@ -438,7 +439,7 @@ class _Reading:
 
         def image_of(row: int) -> tuple[Any, str]:
             source, title = file_of(row)
-            return pf.datasets.open_image(source, title), title
+            return open_image(source, title), title
 
         shapes, modes = set(), set()
         for row in range(int(ends[-1])):  # of the files' heads alone
@@ -455,7 +456,7 @@ class _Reading:
                 self.notes.append(f"images are brought to {side}×{side} pixels (dataset.side)")
         files = self.config.files
         skip = self.config.skip_unreadable
-        decoded = pf.datasets.decode_images(int(ends[-1]), image_of, side, files=files, skip=skip)
+        decoded = decode_images(int(ends[-1]), image_of, side, files=files, skip=skip)
         self.left_out = decoded.left_out
         self.notes += decoded.notes
         return decoded.x[:, :1] if modes <= {"L", "1"} else decoded.x

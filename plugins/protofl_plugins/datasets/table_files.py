@@ -37,6 +37,7 @@ from pydantic import BeforeValidator
 
 import protofl as pf
 from protofl_plugins.datasets.folder import ENDINGS, ImageConfig, all_files, is_image
+from protofl_plugins.datasets.image_files import decode_images, open_image
 from protofl_plugins.datasets.table_form import JoinedLabels, TableColumn, TableForm, first_text
 from protofl_plugins.datasets.table_reader import TableFile, dates, is_number
 from protofl_plugins.datasets.table_values import (
@@ -837,12 +838,10 @@ class _Reader:
 
         def image_of(row: int) -> tuple[Any, str]:
             path = files[plain[row]][0]
-            return pf.datasets.open_image(path), str(path)
+            return open_image(path), str(path)
 
         c = self.config
-        decoded = pf.datasets.decode_images(
-            len(names), image_of, c.side, files=c.files, skip=c.skip_unreadable
-        )
+        decoded = decode_images(len(names), image_of, c.side, files=c.files, skip=c.skip_unreadable)
         self.left_out = decoded.left_out
         self.notes += decoded.notes
         usual = decoded.files == pf.datasets.ImageFiles()

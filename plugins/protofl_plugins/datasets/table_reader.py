@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import protofl as pf
+from protofl_plugins.datasets.file_kinds import kind_of_file
 from protofl_plugins.datasets.table_values import as_objects, gaps_in, missing_column, numbers_in
 
 ROWS = 512
@@ -54,7 +55,7 @@ class TableFile:
         file = pf.expand_user(path)
         if not file.is_file():
             raise pf.missing_path(file, "give the path of a CSV or Parquet file")
-        kind = pf.datasets.kind_of_file(file)
+        kind = kind_of_file(file)
         if kind and not kind.name.startswith(("a table as text", "a text", "a Parquet")):
             do = kind.do.replace("FILE", str(file)) or "give a CSV or Parquet file"
             raise pf.UsageError(

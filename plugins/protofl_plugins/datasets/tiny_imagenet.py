@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 import protofl as pf
+from protofl_plugins.datasets.image_files import decode_images, open_image
 
 URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
@@ -70,9 +71,9 @@ class TinyImageNet:
             def image_of(row: int) -> tuple[Any, str]:
                 name = samples[row][0]
                 with archive.open(name) as file:
-                    return pf.datasets.open_image(file, name), name
+                    return open_image(file, name), name
 
-            images = pf.datasets.decode_images(len(samples), image_of, 64)
+            images = decode_images(len(samples), image_of, 64)
         y = np.array([label for _, label in samples], np.int64)
         data = pf.datasets.dataset_from_arrays([(images.x, y, str(path))], len(train), classes)
         return replace(data, note="; ".join(filter(None, [data.note, *images.notes])))

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 import protofl as pf
+from protofl_plugins.datasets.image_files import decode_images
 
 TIMEOUT = 30.0  # seconds; torchvision itself would wait for an answer without end
 
@@ -210,7 +211,7 @@ class Flowers102:
             image, y[row] = split[index]
             return image, f"flowers102, image {index}"
 
-        images = pf.datasets.decode_images(len(samples), image_of, config.side, "squash")
+        images = decode_images(len(samples), image_of, config.side, "squash")
         data = pf.datasets.dataset_from_arrays([(images.x, y, "flowers102")], num_train, names)
         return replace(data, note="; ".join(filter(None, [data.note, *images.notes])))
 

@@ -8,9 +8,10 @@ import re
 import numpy as np
 import pytest
 import torch
+from npz_files import read_npz
 
 import protofl as pf
-from protofl.data.in_memory import ArrayData
+from protofl_plugins.datasets.arrays import ArrayData
 
 rng = np.random.default_rng(0)
 Y = np.arange(30) % 3
@@ -260,7 +261,7 @@ def test_bytes_that_are_not_utf_8_merge_no_clients(tmp_path):
     site = np.array([b"\xc4", b"\xd6", b"\xdc"])[Y]
     np.savez(tmp_path / "a.npz", x_train=FLAT, y_train=Y, site=site)
     with pytest.raises(pf.UsageError, match="not UTF-8"):
-        pf.datasets.read_npz(tmp_path / "a.npz")
+        read_npz(tmp_path / "a.npz")
 
 
 def test_a_dataset_with_names_twice_does_not_fit_together():
@@ -293,7 +294,7 @@ def test_what_is_no_npz_file_is_named(tmp_path, content, words, do):
     path = tmp_path / "a.npz"
     path.write_bytes(content)
     with pytest.raises(pf.UsageError) as error:
-        pf.datasets.read_npz(path)
+        read_npz(path)
     assert str(path) in error.value.what and words in error.value.what and do in error.value.do
     assert ("pickled" in error.value.what) == (content[:1] == b"\x80")
 
@@ -301,7 +302,7 @@ def test_what_is_no_npz_file_is_named(tmp_path, content, words, do):
 def test_pickled_objects_are_named_with_their_array(tmp_path):
     np.savez(tmp_path / "a.npz", x_train=FLAT, y_train=NAMED.astype(object))
     with pytest.raises(pf.UsageError, match="the array y_train holds pickled") as error:
-        pf.datasets.read_npz(tmp_path / "a.npz")
+        read_npz(tmp_path / "a.npz")
     assert "y_train.astype(str)" in error.value.do
 
 

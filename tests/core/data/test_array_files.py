@@ -9,10 +9,11 @@ import zipfile
 
 import numpy as np
 import pytest
+from npz_files import read_npz
 
 import protofl as pf
 from protofl.data import array_files
-from protofl.datasets import open_arrays, read_npz
+from protofl.datasets import open_arrays
 
 
 def opened(path, **given):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from npz_files import read_npz
 
 import protofl as pf
 from protofl.backends import Plan
@@ -24,7 +25,7 @@ WHO = np.array(["bo", "anna", "cy"])[np.arange(12) // 2 % 3]
 
 def read(folder, **arrays):
     np.savez(folder / "a.npz", **arrays)
-    return pf.datasets.read_npz(folder / "a.npz")
+    return read_npz(folder / "a.npz")
 
 
 def column(name="who", **options):
@@ -75,7 +76,7 @@ def test_unknown_arrays_are_an_error(tmp_path, name, array):
 
 
 def test_a_mapping_has_columns_as_a_file_has():
-    from protofl.data.in_memory import ArrayData
+    from protofl_plugins.datasets.arrays import ArrayData
 
     given = {"x_train": X, "y_train": Y, "who": list(WHO)}
     offer = ArrayData.of(given)

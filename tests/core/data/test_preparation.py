@@ -11,7 +11,7 @@ import torch
 
 import protofl as pf
 from protofl.data import cache
-from protofl.data.in_memory import ArrayData
+from protofl_plugins.datasets.arrays import ArrayData
 
 Preparation, Scaling, Words = pf.datasets.Preparation, pf.datasets.Scaling, pf.datasets.Words
 

@@ -59,10 +59,6 @@ def test_what_is_left_over_goes_to_classes_at_random():
     assert len(larger) > 4 and all(len(three) == 3 for three in larger)
 
 
-def test_all_of_it_is_all_of_it():
-    assert class_balanced(labels(3, 4), 1, np.random.default_rng(0)).tolist() == list(range(7))
-
-
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 import protofl as pf
-from protofl.data.in_memory import ArrayData
+from protofl_plugins.datasets.arrays import ArrayData
 
 
 class Pairs(Dataset):

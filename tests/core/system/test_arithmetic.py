@@ -12,8 +12,9 @@ from runtime_toys import GIVEN, PARTS, install, make_plan, train
 import protofl as pf
 from protofl.backends import Plan
 from protofl.runs.lifecycle.resumption import resumed_options
+from protofl.runs.results.changes import differences
 from protofl.runs.results.configuration import about_arithmetic, config_of
-from protofl.runs.results.identity import defaults_of, differences, identity_of
+from protofl.runs.results.identity import defaults_of, identity_of
 from protofl.system import device as devices
 from protofl.system.device import ARITHMETIC, arithmetic, prepare_deterministic
 from protofl.system.options.parsing import options_in

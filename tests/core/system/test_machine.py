@@ -6,7 +6,8 @@ import pytest
 import torch
 from runtime_toys import make_plan
 
-from protofl.runs.results import configuration as config
+from protofl.runs.results.changes import describe_changes
+from protofl.runs.results.configuration import config_of
 from protofl.system import machine
 from protofl.system.machine import machine_facts, recorded_facts
 
@@ -33,10 +34,10 @@ def test_facts_of_a_record():
 
 def test_a_changed_instruction_set_is_told():
     plan = make_plan("fedproto")
-    recorded = config.config_of(plan)
-    assert config.describe_changes(recorded, plan) == []
+    recorded = config_of(plan)
+    assert describe_changes(recorded, plan) == []
     recorded["machine"]["instruction_set"] = "OLD"
-    (line,) = config.describe_changes(recorded, plan)
+    (line,) = describe_changes(recorded, plan)
     assert line.startswith("instruction set was OLD and is ")
 
 

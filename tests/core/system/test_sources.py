@@ -10,7 +10,8 @@ import pytest
 
 import protofl
 import protofl_plugins
-from protofl.system.sources import code, digest_of_code, fingerprint, load
+from protofl.system.class_places import load
+from protofl.system.sources import code, digest_of_code, fingerprint
 
 METHOD = '''\
 """A method."""

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from npz_files import read_npz
 
 import protofl as pf
 from protofl.backends import Plan
@@ -24,7 +25,7 @@ def save(folder, **arrays):
 
 
 def read(folder, **arrays):
-    return pf.datasets.read_npz(save(folder, **arrays))
+    return read_npz(save(folder, **arrays))
 
 
 def failure(folder, **arrays):
@@ -224,17 +225,17 @@ def test_damaged_files(tmp_path, damage):
         }
         path.write_bytes(broken[damage])
     with pytest.raises(pf.UsageError) as error:
-        pf.datasets.read_npz(path)
+        read_npz(path)
     assert str(path) in error.value.what and error.value.do
 
 
 def test_no_file(tmp_path):
     with pytest.raises(pf.UsageError, match="no file"):
-        pf.datasets.read_npz(tmp_path / "none.npz")
+        read_npz(tmp_path / "none.npz")
     with pytest.raises(pf.UsageError, match="no file"):
         Npz().cache_key(config=Npz.Config(path=str(tmp_path / "none.npz")), data_dir=tmp_path)
     with pytest.raises(pf.UsageError, match="no file"):
-        pf.datasets.read_npz(tmp_path)
+        read_npz(tmp_path)
 
 
 def test_read_only_arrays_give_no_warning():
@@ -358,7 +359,7 @@ def test_names_of_medmnist(tmp_path, labels):
 def test_where_the_validation_part_goes(tmp_path, validation, train, total):
     arrays = medmnist()
     path = save(tmp_path, **arrays)
-    data = pf.datasets.read_npz(path, validation=validation)
+    data = read_npz(path, validation=validation)
     assert (data.num_train, len(data.y)) == (train, total)
     names = {"out": ("train", "test"), "train": ("train", "val", "test")}
     order = names.get(validation, ("train", "val", "test"))

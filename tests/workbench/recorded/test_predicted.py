@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy
 from written_records import LINE
 
 import protofl as pf
-from protofl.federation.clients.evaluation import PREDICTED, TRUE, counts_in
+from protofl.federation.clients.evaluation import counts_in
+from protofl.federation.clients.sample_outputs import PREDICTED, TRUE
 from protofl.federation.jobs.jobs import Evaluate
 from protofl.federation.round.predictions import Predictions
 from protofl.hooks.transport.rules import Fault
@@ -259,7 +260,7 @@ def test_damage_is_named(toys, tmp_path):
 
 
 def test_many_classes_have_a_wider_type():
-    from protofl.federation.clients.evaluation import class_type
+    from protofl.federation.clients.sample_outputs import class_type
 
     assert class_type(256) == torch.uint8 and class_type(257) == torch.int32
 

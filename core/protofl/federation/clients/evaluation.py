@@ -20,17 +20,10 @@ from protofl.hooks.wire.payload import Payload
 from protofl.system.device import autocast
 from protofl.system.files.tables import finite, rounded
 from protofl.system.files.tensors import shown_name
-from protofl.system.randomness import random_stream
 from protofl.system.transfers import to_host
 
-FEATURES, LABELS = "(features)", "(labels)"
-"""Keys of features and labels among the counts of metrics, which have no such names."""
-
-PREDICTED, TRUE = "(predicted)", "(true)"
-"""Keys of predicted and true classes among the counts of metrics (`--record-predictions`)."""
-
 CORRECT = "(correct)"
-"""The same for rightly predicted samples, on their way from a device."""
+"""The key of rightly predicted samples among the counts of metrics, on their way from a device."""
 
 
 def counted(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> Payload:
@@ -111,65 +104,16 @@ def counts_in(plan: Plan, job: Evaluate, reply: EvaluateReply) -> Payload:
         detail = f"{len(reply.blob)} bytes that are not a payload ({error.what})"
         raise Fault("", "format", detail) from None
     metrics = {metric.name for metric in plan.metrics}
-    for name, tensor in result.items():
-        if name in (FEATURES, LABELS, PREDICTED, TRUE):
-            continue
-        if name not in metrics:
-            raise Fault(name, "names", "which the run does not count")
-        if tensor.dtype != torch.float64:
-            raise Fault(name, "dtype", f"as {tensor.dtype}, expected float64")
+    for name in metrics & result.keys():
+        if result[name].dtype != torch.float64:
+            raise Fault(name, "dtype", f"as {result[name].dtype}, expected float64")
     if reply.count and (missing := sorted(metrics - result.keys())):
         raise Fault("", "missing", f"nothing under {shown_name(missing[0])}")
-    features = [key in result for key in (FEATURES, LABELS)]
-    if features != [bool(job.observe)] * 2:
-        detail = "lacks features of test samples" if job.observe else "has features, not asked for"
-        raise Fault("", "names", f"counts whose payload {detail}")
-    if job.observe:
-        _check_features(plan, result[FEATURES], result[LABELS], job.observe)
-    predictions = [key in result for key in (PREDICTED, TRUE)]
-    if predictions != [job.predictions] * 2:
-        detail = "lacks predictions" if job.predictions else "has predictions, not asked for"
-        raise Fault("", "names", f"counts whose payload {detail}")
-    if job.predictions:
-        _check_predictions(plan, result[PREDICTED], result[TRUE], reply)
+    if job.observe or job.predictions or not result.keys() <= metrics:
+        from protofl.federation.clients.sample_outputs import check_outputs
+
+        check_outputs(plan, job, reply, result, metrics)
     return result
-
-
-def class_type(num_classes: int) -> torch.dtype:
-    """Return the type in which predictions of C classes are sent and stored: uint8 or int32."""
-    return torch.uint8 if num_classes <= 256 else torch.int32
-
-
-def _check_predictions(plan: Plan, predicted: Tensor, true: Tensor, reply: EvaluateReply) -> None:
-    """Check predicted and true classes, [n] each, of all test samples of a client.
-
-    Raises:
-        Fault: They have another form, or other hits than the reply counts.
-    """
-    most, expected = plan.info.num_classes, class_type(plan.info.num_classes)
-    for name, classes in ((PREDICTED, predicted), (TRUE, true)):
-        if classes.dtype != expected or classes.shape != (reply.count,):
-            detail = f"as {classes.dtype} {list(classes.shape)}, expected {expected} [n]"
-            raise Fault(name, "shape", detail)
-        if not ((classes >= 0) & (classes < most)).all():
-            raise Fault(name, "classes", f"out of 0 to {most - 1}")
-    if int((predicted == true).sum()) != reply.correct:
-        raise Fault(PREDICTED, "figures", "with other correct predictions than are counted")
-
-
-def _check_features(plan: Plan, features: Tensor, labels: Tensor, most: int) -> None:
-    """Check features [n, K] and labels [n] of at most so many test samples.
-
-    Raises:
-        Fault: They have another form.
-    """
-    fits = features.dim() == 2 and features.dtype == torch.float32 and len(features) <= most
-    if not fits:
-        detail = f"as {features.dtype} {list(features.shape)}, expected float32 [n, K]"
-        raise Fault(FEATURES, "shape", detail)
-    whole = labels.dtype == torch.int64 and labels.shape == features.shape[:1]
-    if not whole or not ((labels >= 0) & (labels < plan.info.num_classes)).all():
-        raise Fault(LABELS, "classes", f"as {labels.dtype} {list(labels.shape)}, or out of range")
 
 
 def figures_of_server(
@@ -258,7 +202,7 @@ def score(
     composition, client = plan.composition, Client(state, plan.composition.main)
     place = f"client {state.id}, evaluation of round {job.round}"
     kept, predicted = list[Tensor](), list[Tensor]()
-    counts, features = dict[str, Tensor](), dict[str, Tensor]()
+    counts, outputs = dict[str, Tensor](), dict[str, Tensor]()
     task, variance = plan.data.task, state.variance
     with state.unchanged() if composition.has("receive") else state.same_download():
         state.received, state.round = download, job.round
@@ -284,62 +228,15 @@ def score(
             with torch.no_grad(), error_context(place):
                 test_scores, labels = task.decoded(torch.cat(kept)), task.decoded(state.test.y)
                 counts = _counts(plan.metrics, test_scores, labels)
-        if job.observe:
+        if job.observe or job.predictions:
+            from protofl.federation.clients.sample_outputs import outputs_of
+
             with error_context(f"features, {place}"):
-                features = test_features(plan, state, job.observe)
-        if job.predictions:
-            kind = class_type(plan.info.num_classes)
-            classes = torch.cat(predicted) if predicted else state.test.y[:0]
-            features |= {PREDICTED: classes.to(kind), TRUE: state.test.y.to(kind)}
-        here = to_host({CORRECT: correct, **counts, **features})  # the only wait
+                outputs = outputs_of(plan, state, job, predicted)
+        here = to_host({CORRECT: correct, **counts, **outputs})  # the only wait
     state.forget_scratch()
     sizes = (len(samples) for samples in scored.values())
     right = zip(here[CORRECT].tolist(), sizes, strict=True)
     metric_counts = _wide({name: here[name] for name in counts})
-    metric_counts |= {name: here[name] for name in features}
+    metric_counts |= {name: here[name] for name in outputs}
     return dict(zip(scored, right, strict=True)), metric_counts
-
-
-@torch.no_grad()
-def test_features(plan: Plan, state: ClientState, most: int) -> dict[str, Tensor]:
-    """Return features of some of a client's test samples, the same in every round.
-
-    Args:
-        plan: The run.
-        state: The client, in evaluation, with what it would download next.
-        most: Samples at most; which they are is drawn by the trial's seed and the client.
-
-    Returns:
-        ``(features)`` [n, K] float32 and ``(labels)`` [n].
-    """
-    drawn = random_stream(state.seed, "observed-samples", state.id)
-    rows = torch.randperm(len(state.test), generator=drawn)[:most].sort().values
-    chosen = state.test.at(rows.to(state.test.y.device))
-    features = [torch.zeros(0, state.model.feature_dim)]
-    for x in chosen.chunks(state.architecture.eval_batch):
-        with autocast(plan.settings.precision, plan.device):
-            features.append(state.model.features(x).float())
-    return {FEATURES: torch.cat(features[1:] or features), LABELS: chosen.y}
-
-
-class NoObserver:
-    """Observer of a run without `--observe`: it records nothing."""
-
-    def samples(self, round: int) -> int:
-        """Return how many test samples of a client have their features recorded after a round."""
-        return 0
-
-    def take_features(self, client: int, counts: Payload) -> None:
-        """Take a client's features out of the counts of its evaluation."""
-
-    def see(self, round: int, uploads: Mapping[int, Payload], global_state: Payload) -> None:
-        """Take the uploads and the global state of a round, after the server's step.
-
-        Args:
-            round: The round.
-            uploads: The validated uploads.
-            global_state: What the server knows now.
-        """
-
-    def keep(self, trial: int, round: int) -> None:
-        """Write the observations of a round, before the round counts."""

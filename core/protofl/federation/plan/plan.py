@@ -21,8 +21,6 @@ from pydantic import ValidationError
 from protofl.data.batches import Samples
 from protofl.data.cache import to_stderr
 from protofl.data.dataset import Dataset
-from protofl.data.fitting import FittedSamples
-from protofl.data.generators import ImageSource
 from protofl.data.partition import number_of_clients
 from protofl.data.preparation import Preparation
 from protofl.data.resident import Resident
@@ -61,6 +59,8 @@ from protofl.system.randomness import global_stream
 from protofl.system.torch_state import standard_torch
 
 if TYPE_CHECKING:
+    from protofl.data.fitting import FittedSamples
+    from protofl.data.generators import ImageSource
     from protofl.federation.plan.initial_weights import InitialWeights
 
 

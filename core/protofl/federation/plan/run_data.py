@@ -6,25 +6,26 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from protofl.data import cache
 from protofl.data.dataset import Dataset
-from protofl.data.fitting import FittedSamples, Fitting
-from protofl.data.generators import ImageSource
 from protofl.data.partition import kept_split, make_split, minimum_for
 from protofl.data.preparation import Fitted
 from protofl.data.spec import PLURAL, AsStored, Kind, ModelInput, SampleSpec, in_words, pixels_for
 from protofl.data.split import Split, client_names
-from protofl.data.subset import with_validation
 from protofl.errors import ProtoflError, Unknown, UsageError
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.system.formatting import count
 from protofl.system.options.settings import Settings
+
+if TYPE_CHECKING:
+    from protofl.data.fitting import FittedSamples, Fitting
+    from protofl.data.generators import ImageSource
 
 Report = Callable[[str], None]
 """Takes a line when something takes long (a download)."""
@@ -175,7 +176,6 @@ def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable
         partitioner=partitioner.name,
         subset=settings.subset,
     )
-    held = partial(with_validation, labels=data.y, share=settings.validation, groups=data.groups)
 
     @lru_cache(maxsize=2)
     def checked(seed: int) -> Split:
@@ -184,7 +184,11 @@ def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable
             from protofl.federation.plan.client_arrivals import check_untrained
 
             check_untrained(result, settings.unseen, client_names(result, data.columns))
-        return held(result, seed=seed)
+        if not settings.validation:
+            return result
+        from protofl.data.subset import with_validation
+
+        return with_validation(result, data.y, settings.validation, seed, data.groups)
 
     return checked
 
@@ -249,6 +253,8 @@ def fitter(
             "dataset.statistics=client computes medians, means and deviations for each client",
             "compute them from all clients' training rows: --set dataset.statistics=global",
         )
+    from protofl.data.fitting import FittedSamples
+
     fitting = fitting_of(fitted, registry)
     return lru_cache(maxsize=2)(
         lambda seed: FittedSamples(fitting, data.x, splits(seed), settings.data_dir)
@@ -348,13 +354,15 @@ def image_source(
     """Return the image generator of the run, loaded on first use, or None."""
     if choice is None:
         return None
+    from protofl.data.generators import ImageSource
+
     outline = partial(choice.call, "outline", data_dir=data_dir)
     load = partial(choice.call, "open_generator", data_dir=data_dir, device=device)
     return ImageSource(choice.name, outline, load, data, device)
 
 
 def options_like(sample: SampleSpec) -> dict[str, Any]:
-    """Return the options of `read_npz` for a file of such samples and labels."""
+    """Return the options of ``npz:`` for a file of such samples and labels."""
     options: dict[str, Any] = {} if sample.task.has_classes else {"task": sample.task.name}
     if sample.kind == "image":
         return options

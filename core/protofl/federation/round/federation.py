@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.federation import events
-from protofl.federation.clients.evaluation import NoObserver, counts_in, figures_of
+from protofl.federation.clients.evaluation import counts_in, figures_of
 from protofl.federation.jobs import jobs
 from protofl.federation.jobs.pool_interface import (
     ClientFiles,
@@ -21,7 +21,6 @@ from protofl.federation.jobs.pool_interface import (
 )
 from protofl.federation.plan.plan import Plan
 from protofl.federation.round.participation import Participation
-from protofl.federation.round.predictions import Predictions
 from protofl.federation.round.round_stages import Stages
 from protofl.federation.round.round_totals import Totals
 from protofl.federation.round.server_side import ServerSide, admit_uploads, book_losses
@@ -39,6 +38,8 @@ from protofl.system.files.tensors import Packed
 from protofl.system.transfers import has_streams
 
 if TYPE_CHECKING:
+    from protofl.federation.round.observer import Observer
+    from protofl.federation.round.predictions import Predictions
     from protofl.federation.round.schedules import Coordinator, Schedule
 
 
@@ -58,7 +59,7 @@ class Federation:
         client_accuracy: {client: its accuracy} in the last round.
         flops: What clients of each architecture compute, where rounds are to tell of it.
         learned: What the dry run has shown of uploads; empty where there was none.
-        observer: Keeps what the run is asked to observe.
+        observer: Keeps what the run is asked to observe, if anything.
         predictions: Takes the predictions of each evaluation, if the run records them.
         elsewhere: True if the pool keeps the clients' files.
     """
@@ -83,7 +84,7 @@ class Federation:
         self.client_accuracy: dict[int, float] = {}
         self.flops: Sequence[ClientFlops] = ()
         self.learned: Mapping[str, Any] = {}
-        self.observer = NoObserver()
+        self.observer: Observer | None = None
         self.predictions: Predictions | None = None
         self._server_side: ServerSide
         self._rounds: Rounds
@@ -182,7 +183,8 @@ class Federation:
         totals.participants, totals.answered = len(clients), clients if unusual else None
         # 4. The server aggregates, then trains.
         self.train_server(uploads, totals)
-        self.observer.see(number, uploads, self.server.global_state)
+        if self.observer is not None:
+            self.observer.see(number, uploads, self.server.global_state)
         # 5. Phases that follow the server's step, with this round's download.
         if self.plan.composition.has_follow_up(self.plan.info):
             self._rounds.follow_up(clients, number, totals)
@@ -204,7 +206,8 @@ class Federation:
         if self.flops:
             place_of = self.plan.info.place_of
             totals.measures["flops"] = flops_of_round(self.flops, totals.trained, place_of)
-        self.observer.keep(self.trial, number)
+        if self.observer is not None:
+            self.observer.keep(self.trial, number)
         totals.seconds["total"] = time.perf_counter() - start
         self.client_accuracy = totals.accuracy
         rate: dict[str, Any] = {"lr": self.server.lr} if self.plan.scheduled else {}
@@ -233,7 +236,7 @@ class Federation:
         """Evaluate clients with their next download, unseen clients after fine-tuning."""
         clients = [client for client in clients if client not in totals.unscored]
         self._stages.begin("evaluate", clients)
-        observe = self.observer.samples(number) if epochs is None else 0
+        observer = self.observer if epochs is None else None
         predictions = self.predictions if epochs is None else None
         skip = self.plan.settings.on_lost_client == "skip"
         for portion in self._server_side.portions(clients, totals):
@@ -241,7 +244,7 @@ class Federation:
                 jobs.Evaluate(
                     client,
                     number,
-                    observe,
+                    0 if observer is None else observer.samples(number),
                     epochs or 0,
                     predictions=predictions is not None,
                     blob=blob,
@@ -257,7 +260,8 @@ class Federation:
                 except Fault as fault:
                     self._stages.leave_unscored(asked[client], fault, totals)
                     continue
-                self.observer.take_features(client, counts)
+                if observer is not None:
+                    observer.take_features(client, counts)
                 if predictions is not None:
                     predictions.take(client, counts)
                 totals.add_score(client, reply, counts)

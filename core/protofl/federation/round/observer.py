@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from protofl.errors import UsageError
-from protofl.federation.clients.evaluation import FEATURES, LABELS, NoObserver
+from protofl.federation.clients.sample_outputs import FEATURES, LABELS
 from protofl.federation.plan.plan import Plan
 from protofl.hooks.wire.payload import Payload
 from protofl.records.layout import OBSERVED, UPLOADS
@@ -61,7 +61,7 @@ def check_observing(plan: Plan) -> None:
         )
 
 
-class Observer(NoObserver):
+class Observer:
     """Records what `--observe` and `--record-uploads` ask for.
 
     Args:
@@ -85,19 +85,25 @@ class Observer(NoObserver):
         self._sent: Mapping[int, Payload] | None = None
 
     def samples(self, round: int) -> int:
-        """Return ``--observe-samples`` in an observed round, otherwise 0."""
+        """Return how many test samples of a client have their features recorded after a round."""
         takes_features = "features" in self._plan.settings.observe and is_observed(
             self._plan, round
         )
         return self._plan.settings.observe_samples if takes_features else 0
 
     def take_features(self, client: int, counts: Payload) -> None:
-        """Store the features until the round ends."""
+        """Take a client's features out of the counts of its evaluation, until the round ends."""
         if FEATURES in counts.keys():
             self._features[client] = counts.pop(FEATURES), counts.pop(LABELS)
 
     def see(self, round: int, uploads: Mapping[int, Payload], global_state: Payload) -> None:
-        """Store references to observed tensors until the round ends; no tensor is copied."""
+        """Store references to observed tensors until the round ends; no tensor is copied.
+
+        Args:
+            round: The round.
+            uploads: The validated uploads.
+            global_state: What the server knows after its step.
+        """
         settings = self._plan.settings
         self._sent = uploads if settings.record_uploads else None
         if not is_observed(self._plan, round):
@@ -114,7 +120,7 @@ class Observer(NoObserver):
             self._seen |= {"images": as_bytes(images, *bounds), "images.classes": classes}
 
     def keep(self, trial: int, round: int) -> None:
-        """Write a file of observations, and one of uploads."""
+        """Write a file of observations and one of uploads, before the round counts."""
         if self._features:
             clients = sorted(self._features)
             rows, labels = zip(*(self._features[client] for client in clients), strict=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from protofl.errors import UsageError
-from protofl.federation.clients.evaluation import PREDICTED, TRUE
+from protofl.federation.clients.sample_outputs import PREDICTED, TRUE
 from protofl.federation.plan.plan import Plan
 from protofl.hooks.wire.payload import Payload
 from protofl.records.layout import PREDICTIONS

@@ -28,10 +28,7 @@ from protofl.hooks.discovery.kinds import (
 )
 from protofl.hooks.discovery.satellites import how_to_install
 from protofl.system.consent import check_recorded
-from protofl.system.sources import error_location, fingerprint, load
-
-ARRAYS_PLACE = "protofl.hooks.discovery.arrays_plugin:Arrays"
-"""The data set plugin for arrays of a program."""
+from protofl.system.sources import error_location, fingerprint
 
 
 class Registry:
@@ -174,6 +171,8 @@ class Registry:
         for label, place in self._places.items():
             k, _, name = label.partition("/")
             if k == kind and name not in classes:
+                from protofl.system.class_places import load
+
                 classes[name] = load(place, label)
         plugins |= {
             Plugin(kind, n, fingerprint(c), "this program", f"{c.__module__}:{c.__qualname__}", c)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from protofl.data.batches import Samples, batch_bounds
-from protofl.data.generators import ImageSource, Outline
 from protofl.errors import UsageError
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.views.client_state import ConfigT, MethodView, StatefulView
@@ -19,6 +18,9 @@ from protofl.hooks.views.run_info import Cards, ClientCard
 from protofl.hooks.views.server_state import ServerState
 from protofl.hooks.wire.payload import GlobalState
 from protofl.system.randomness import random_stream
+
+if TYPE_CHECKING:
+    from protofl.data.generators import ImageSource, Outline
 
 
 class Server(MethodView[ConfigT], StatefulView):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.optim import Optimizer
 
 from protofl.data.batches import Samples
-from protofl.data.generators import ImageSource
 from protofl.hooks.models.optimisers import Groups
 from protofl.hooks.views.client_state import SideState
 from protofl.hooks.wire.payload import GlobalState
 from protofl.system.clocks import UNPROFILED, NoProfile
+
+if TYPE_CHECKING:
+    from protofl.data.generators import ImageSource
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,7 @@ from protofl.data.split import partition_record
 from protofl.errors import Diverged, UsageError
 from protofl.federation import events
 from protofl.federation.events import Progress
-from protofl.federation.jobs.pool_interface import Pool, Starting, keep_files
+from protofl.federation.jobs.pool_interface import ClientFiles, Pool, Starting, keep_files
 from protofl.federation.plan.plan import Plan
 from protofl.federation.round.federation import Federation
 from protofl.federation.round.participation import Participation
@@ -43,7 +43,6 @@ from protofl.records.run_folder import RunFolder
 from protofl.runs.request.planning import observes, plan_run, with_store
 from protofl.runs.request.request import Request
 from protofl.runs.results.configuration import about_arithmetic, config_of, folder_words
-from protofl.runs.results.kept_weights import check_place
 from protofl.runs.results.round_commits import RoundCommits, wait_for_commits
 from protofl.system.clocks import UNPROFILED, NoProfile
 from protofl.system.device import current_card
@@ -122,8 +121,12 @@ def _start(
             try:
                 life.train()
             except Diverged as error:
-                if remedy := plan.data.target_note:  # a lower rate hardly helps then
-                    error.near, _, error.do = remedy.partition("; ")
+                if (y := plan.data.targets) is not None:
+                    from protofl.data.targets import far_from_one
+
+                    remedy = far_from_one(plan.data.task, y, y[: plan.data.num_train])
+                    if remedy:  # a lower rate hardly helps then
+                        error.near, _, error.do = remedy.partition("; ")
                 raise
     return life.conclude()
 
@@ -234,7 +237,10 @@ class _Lifecycle:
             "open_pool", plan=plan, workers=plan.settings.workers, idle=self.idle
         )
         try:
-            check_place(plan, pool)
+            if plan.settings.keep_weights and isinstance(pool, ClientFiles):
+                from protofl.runs.results.kept_weights import elsewhere
+
+                raise elsewhere(plan)
             if "open_schedule" in plan.choices["schedule"].hooks:
                 from protofl.federation.round.schedules import check_pool
 

@@ -16,7 +16,7 @@ from protofl.records.layout import SESSION, check_resumable
 from protofl.records.row import round_after
 from protofl.records.run_folder import RunFolder
 from protofl.runs.request.request import Request, sources_in
-from protofl.runs.results.configuration import check_same_data, check_same_files, describe_changes
+from protofl.runs.results.changes import check_same_data, check_same_files, describe_changes
 from protofl.system.consent import check_recorded, is_data_folder
 from protofl.system.files.atomic import default_data_dir
 from protofl.system.files.checksums import read_json

@@ -9,7 +9,6 @@ from protofl.data.dataset import Dataset
 from protofl.federation.plan.plan import Plan
 from protofl.federation.round.participation import check_participation
 from protofl.runs.request.request import Request
-from protofl.runs.results.kept_weights import check_kept_weights
 from protofl.system.torch_state import standard_torch
 from protofl.system.transfers import free_memory, has_streams
 
@@ -49,7 +48,10 @@ def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None
         from protofl.federation.round.schedules import check_schedule
 
         check_schedule(plan)
-    check_kept_weights(plan)
+    if plan.settings.keep_weights:
+        from protofl.runs.results.kept_weights import check_kept_weights
+
+        check_kept_weights(plan)
     if observes(plan):
         from protofl.federation.round.observer import check_observing
 

@@ -19,7 +19,6 @@ from protofl.hooks.discovery.registry import installed
 from protofl.system.consent import allow, check_code
 from protofl.system.files.home import expand_user
 from protofl.system.options.table import CHOOSING, SEVERAL
-from protofl.system.sources import load, place_of_class
 
 Extra = dict[tuple[str, str], type]
 """Plugin classes that are not installed, {(kind, name): class}."""
@@ -71,6 +70,8 @@ class ClassNames:
         place, argument = _place(kind, text) if isinstance(text, str) else ("", "")
         if not place:
             return text
+        from protofl.system.class_places import load
+
         label = self.of_class(kind, load(place), place)
         return f"{label}:{argument}" if argument else label
 
@@ -88,6 +89,8 @@ class ClassNames:
         kind = kind or kind_of(plugin)
         if name := installed_name(kind, plugin):
             return name
+        from protofl.system.class_places import place_of_class
+
         name = plain_name(plugin)
         label, where = f"{kind}/{name}", place_of_class(plugin) if place is None else place
         same = self.classes.get(label, where) == where
@@ -224,6 +227,8 @@ def _register(names: ClassNames, entry: Any) -> None:  # noqa: ANN401 - whatever
     kind, place = _of_kind(entry)
     name = place
     if match := _FILE.fullmatch(place) or _MODULE.fullmatch(place):
+        from protofl.system.class_places import load
+
         name = names.of_text(kind or kind_of(load(f"{match[1]}:{match[2]}")), place)
     if name == place:
         raise UsageError(

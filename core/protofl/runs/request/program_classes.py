@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from protofl.hooks.discovery.registry import ARRAYS_PLACE
 from protofl.runs.request.plugin_names import ClassNames, Extra, marked_hooks, with_names
 from protofl.system.files.atomic import default_data_dir
 from protofl.system.files.home import expand_user
 
-if TYPE_CHECKING:
-    from protofl.data.in_memory import ArrayData
+ARRAYS_PLACE = "protofl_plugins.datasets.arrays:Arrays"
+"""The data set plugin for arrays of a program."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class NamedOptions:
 
     typed: dict[str, Any]
     extra: Extra
-    arrays: tuple[ArrayData, ...]
+    arrays: tuple[Any, ...]
     notes: tuple[str, ...]
 
     @contextmanager
@@ -69,15 +68,17 @@ def name_classes(typed: Mapping[str, Any]) -> NamedOptions:
         options["classes"] = [item for item in listed if name("", "", item) is item]
     options, arrays = with_names(options, name), []
     if not isinstance(options.get("dataset"), (str, bool, int, float, type(None))):
-        from protofl.data.in_memory import ARRAYS, ArrayData, frame_file, is_frame  # imports torch
+        from protofl.system.class_places import load
 
-        if is_frame(options["dataset"]):
-            folder = expand_user(options.get("data_dir") or default_data_dir())
-            options["dataset"] = frame_file(options["dataset"], folder)
+        plugin: Any = load(ARRAYS_PLACE)
+        folder = expand_user(options.get("data_dir") or default_data_dir())
+        given = plugin.given(options["dataset"], folder)
+        if isinstance(given, str):
+            options["dataset"] = given
         else:
-            arrays.append(ArrayData.of(options["dataset"]))
-            options["dataset"] = arrays[0].name
-            names.classes[f"dataset/{ARRAYS}"] = ARRAYS_PLACE
+            arrays.append(given)
+            options["dataset"] = given.name
+            names.classes["dataset/arrays"] = ARRAYS_PLACE
     texts = options.get("classes")
     options = names.into(options)
     if isinstance(texts, list) and texts:

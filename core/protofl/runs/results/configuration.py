@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import UsageError
 from protofl.federation.plan.plan import Plan
 from protofl.hooks.discovery.kinds import Plugin
 from protofl.hooks.plugin.members import Choice
 from protofl.runs.results.identity import defaults_of, file_digests, identity_of
 from protofl.system.device import ARITHMETIC
-from protofl.system.files.tables import differences
-from protofl.system.machine import machine_facts, recorded_facts
+from protofl.system.machine import machine_facts
 from protofl.system.options.table import OPTIONS, UNRECORDED, untracked, usual_values
 from protofl.system.sources import UNKNOWN, fingerprint
 from protofl.system.transfers import has_streams
@@ -105,79 +103,6 @@ def _recorded(plugin: Plugin, loaded: type) -> dict[str, str]:
     about = {key: getattr(plugin, key) for key in ("kind", "name", "version", "distribution")}
     code = fingerprint(loaded)
     return about | ({"code": code} if code != UNKNOWN else {})
-
-
-def describe_changes(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
-    """Compare what a run's results depend on beside its options with what it is now.
-
-    Args:
-        recorded: What ``config.json`` holds.
-        plan: The run that goes on.
-
-    Returns:
-        Lines for the user: one for all that changes the last bits alone, one each for the rest.
-    """
-    now = config_of(plan)
-    last_bits = {"torch", *recorded_facts({"machine": now["machine"]})}
-    was, is_now = recorded_facts(recorded), recorded_facts(now)
-    rounded = [
-        f"{name} was {was[name]} and is {is_now[name]}"
-        for name in is_now
-        if name in was and name in last_bits and was[name] != is_now[name]
-    ]
-    lines = [f"{', '.join(rounded)}: {_LAST_BITS}"] if rounded else []
-    before, after = (
-        {name: value for name, value in facts.items() if name not in last_bits}
-        | {"layout": values.get("layout")}
-        | {
-            f"{p['kind']} {p['name']}": p["version"]
-            for p in values.get("plugins", ())
-            if p["kind"] != "engine" or recorded.get("engine") == now["engine"]
-        }
-        for facts, values in ((was, recorded), (is_now, now))
-    )
-    return lines + [
-        f"{name} was {one} when the run began and is {other} now: "
-        "results may differ from those of a run that was not interrupted"
-        for name, (one, other) in differences(before, after).items()
-    ]
-
-
-_LAST_BITS = "the rounds from here on will not match those of an uninterrupted run to the last bit"
-
-
-def check_same_data(recorded: Mapping[str, Any], plan: Plan) -> None:
-    """Check that the data are those with which the run began.
-
-    Raises:
-        UsageError: The data have changed.
-    """
-    for noun, text, key, data in (
-        ("data", plan.settings.dataset, "digest", plan.data),
-        ("public data", plan.settings.public, "public", plan.public_data),
-    ):
-        digest = recorded["data"].get(key)
-        if digest and data and digest != data.digest:
-            raise UsageError(
-                f"the {noun} of {text} are not those with which the run began",
-                do="restore the data, or start a new run",
-            )
-
-
-def check_same_files(recorded: Mapping[str, Any], plan: Plan) -> None:
-    """Check that files of options are those with which the run began.
-
-    Raises:
-        UsageError: A file has changed, or can't be read.
-    """
-    was, now = recorded.get("files", {}), file_digests(plan)
-    for option in (option for option in was if was[option] != now.get(option)):
-        path = getattr(plan.settings, option, None)
-        name = f"--{option} {path}" if path else f"the file of --set {option}"
-        raise UsageError(
-            f"{name} is not the file with which the run began",
-            do="restore it, or start a new run",
-        )
 
 
 def folder_words(plan: Plan) -> list[str]:

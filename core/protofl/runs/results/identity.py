@@ -8,7 +8,7 @@ It also excludes seed, rounds and trials: trial k of seed s is the run with seed
 shorter run is the beginning of a longer one.
 
 An option with its default changes nothing, so a later version may add options. The hash only
-finds candidates; `differences` then compares every value.
+finds candidates; `protofl.runs.results.changes` then compares every value.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ from protofl.federation.plan.plan import Plan
 from protofl.federation.plan.resolution import parts_of
 from protofl.hooks.models.optimisers import training_options
 from protofl.system.files.checksums import sha256_of
-from protofl.system.machine import recorded_facts
 from protofl.system.options.plugin_options import Config, code_file
 from protofl.system.options.table import CHOOSING, OPTIONS, flag_of, usual_values
-from protofl.system.sources import UNKNOWN
 
 
 def file_digests(plan: Plan) -> dict[str, str]:
@@ -80,13 +78,10 @@ _OF_A_MODEL = (".safetensors", ".json", ".txt")
 DIGITS = 16
 """Hexadecimal digits of an identity; names of folders have the first eight."""
 
-RECORDING = tuple(name for name, option in OPTIONS.items() if option.affects == "record")
-"""Options by which more is recorded; all other results stay the same."""
-
-_ELSEWHERE = {chosen.chooses for chosen in OPTIONS.values() if not chosen.results}
+ELSEWHERE = {chosen.chooses for chosen in OPTIONS.values() if not chosen.results}
 """Kinds of plugins on which results do not depend."""
 
-_OURS = "this program"
+OURS = "this program"
 """The distribution of classes that aren't installed; their version is a digest of their code."""
 
 Defaults = Mapping[str, Mapping[str, Any]]
@@ -167,30 +162,6 @@ def chose_engine(config: Mapping[str, Any]) -> bool:
     return "engine_trial" in config or config.get("engine") == "auto"
 
 
-def not_recorded(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """List what a recorded run lacks of the requested recordings.
-
-    Args:
-        was: What the recorded run's ``config.json`` holds.
-        now: What that of the wanted one would hold.
-    """
-    result, whole = list[str](), set[str]()
-    for option in RECORDING:
-        asked, there, flag = now.get(option), was.get(option), flag_of(option)
-        if isinstance(asked, list):
-            missing = [name for name in asked if name not in (there or [])]
-            result += [f"it was made without {flag} {','.join(missing)}"] if missing else []
-            whole |= {option} if asked and not missing else set()
-        elif isinstance(asked, bool):
-            result += [f"it was made without {flag}"] if asked and not there else []
-        elif option.partition("_")[0] in whole:  # how something is recorded
-            result += _lines("--", {option: there}, {option: asked})
-    for metric in now.get("metrics") or []:
-        if was.get("options", {}).get(metric, {}) != now.get("options", {}).get(metric, {}):
-            result.append(f"it was made with another --set {metric}.…")
-    return result
-
-
 def _without_place(option: str, value: Any, config: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Return a value without the path to a file whose digest is known."""
     known = {"dataset", *(file.partition("/")[0] for file in config.get("files", {}))}
@@ -205,10 +176,10 @@ def _plugins_in(config: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, s
     return {
         (p["kind"], p["name"]): (
             p["distribution"],
-            "" if p["distribution"] == _OURS else p["version"],
+            "" if p["distribution"] == OURS else p["version"],
         )
         for p in config.get("plugins", ())
-        if p["kind"] not in _ELSEWHERE
+        if p["kind"] not in ELSEWHERE
     }
 
 
@@ -229,71 +200,3 @@ def identity_of(config: Mapping[str, Any], defaults: Defaults) -> str:
     parts = [used.options, used.of_plugins, used.files, sorted(plugins)]
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
-
-
-def differences(
-    was: Mapping[str, Any], now: Mapping[str, Any], defaults: Defaults
-) -> tuple[list[str], list[str]]:
-    """Compare a recorded run with a planned one, except seed, rounds and trials.
-
-    Args:
-        was: What the recorded run's ``config.json`` holds.
-        now: What that of the planned one would hold.
-        defaults: Those of its plugins.
-
-    Returns:
-        Lines for the user: those by which they are two runs, and those that say what is not known
-        or may change last digits.
-    """
-    old, new = used_in(was, defaults), used_in(now, defaults)
-    lines = _lines("--", old.options, new.options)
-    for owner in sorted(old.of_plugins.keys() | new.of_plugins.keys()):
-        before, after = (used.of_plugins.get(owner, {}) for used in (old, new))
-        lines += _lines(f"--set {owner}.", before, after)
-    for file in sorted(old.files.keys() | new.files.keys()):
-        if old.files.get(file) != new.files.get(file):
-            of_plugin = "." in file.partition("/")[0]
-            flag = f"--set {file}" if of_plugin else f"--{file.replace('_', '-')}"
-            lines.append(f"{_DATA.get(file, f'the file of {flag}')} is another")
-    for which in sorted(old.plugins.keys() & new.plugins.keys()):
-        one, other = (" ".join(used.plugins[which]) for used in (old, new))
-        lines += [f"{' '.join(which)} was {one} and is {other}"] if one != other else []
-    changed, notes = _codes(was, now)
-    then, here = ({"device": c.get("device"), **recorded_facts(c)} for c in (was, now))
-    if chose_engine(was) != chose_engine(now) and now.get("engine") != "auto":
-        then["engine"], here["engine"] = was.get("engine"), now.get("engine")
-    others = sorted(name for name in then.keys() & here.keys() if then[name] != here[name])
-    notes += [f"{name} was {then[name]} and is {here[name]}" for name in others]
-    return lines + changed, notes
-
-
-_DATA = {"digest": "the data set", "public": "the public data set"}
-
-
-def _lines(start: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    keys = [k for k in sorted(before.keys() | after.keys()) if before.get(k) != after.get(k)]
-    said = {key: start + (key.replace("_", "-") if start == "--" else key) for key in keys}
-    return [
-        f"{said[key]} was {before.get(key, 'the default')} and is {after.get(key, 'the default')}"
-        for key in keys
-    ]
-
-
-def _codes(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Compare the code of plugins: lines about changed code, and about code of unknown versions."""
-    old, new = ({(p["kind"], p["name"]): p for p in c.get("plugins", ())} for c in (was, now))
-    changed, unknown = list[str](), list[str]()
-    for kind, name in sorted(old.keys() & new.keys()):
-        before, after = _code(old[kind, name]), _code(new[kind, name])
-        if kind in _ELSEWHERE or not after:
-            continue
-        if not before:
-            unknown.append(name)
-        elif before != after:
-            changed.append(f"the code of {kind} {name} has changed")
-    return changed, [f"the code of {', '.join(unknown)} was not recorded"] if unknown else []
-
-
-def _code(plugin: Mapping[str, Any]) -> str:
-    code = plugin.get("code") or (plugin["version"] if plugin["distribution"] == _OURS else "")
-    return "" if code == UNKNOWN else str(code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from protofl.errors import UsageError
-from protofl.federation.jobs.pool_interface import ClientFiles, Pool
 from protofl.federation.plan.plan import Plan
 from protofl.system.formatting import count
 
@@ -16,8 +15,6 @@ def check_kept_weights(plan: Plan) -> None:
     """
     settings = plan.settings
     kind, _, text = settings.keep_weights.partition(":")
-    if not kind:
-        return
     asked, rounds = f"--keep-weights {settings.keep_weights}", settings.rounds
     if settings.checkpoint_every == 0:
         raise UsageError(
@@ -38,17 +35,11 @@ def check_kept_weights(plan: Plan) -> None:
         )
 
 
-def check_place(plan: Plan, pool: Pool) -> None:
-    """Check that the clients' weights come to the run folder, if ``--keep-weights`` asks for them.
-
-    Raises:
-        UsageError: The hosts keep the clients' files.
-    """
-    if plan.settings.keep_weights and isinstance(pool, ClientFiles):
-        raise UsageError(
-            f"--keep-weights {plan.settings.keep_weights}: with --backend {plan.settings.backend} "
-            "the clients' weights stay on the clients' own machines",
-            "only the server's weights are in the run folder",
-            "leave it out; a node can export its client as it was evaluated last: "
-            "protofl node export",
-        )
+def elsewhere(plan: Plan) -> UsageError:
+    """Return the error of a run whose hosts keep the clients' files."""
+    return UsageError(
+        f"--keep-weights {plan.settings.keep_weights}: with --backend {plan.settings.backend} "
+        "the clients' weights stay on the clients' own machines",
+        "only the server's weights are in the run folder",
+        "leave it out; a node can export its client as it was evaluated last: protofl node export",
+    )

@@ -22,14 +22,9 @@ from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.runs.lifecycle.lifecycle import start
 from protofl.runs.request.planning import plan_run
 from protofl.runs.request.request import Request
+from protofl.runs.results.changes import RECORDING, differences, not_recorded
 from protofl.runs.results.configuration import config_of, folder_words
-from protofl.runs.results.identity import (
-    RECORDING,
-    defaults_of,
-    differences,
-    identity_of,
-    not_recorded,
-)
+from protofl.runs.results.identity import defaults_of, identity_of
 from protofl.system.files.atomic import unused_path
 from protofl.system.machine import Idle
 from protofl.system.options.plugin_options import consents

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import protofl as pf
-from protofl.data.image_files import to_rgb
+from protofl_plugins.datasets.image_files import decode_images, open_image, to_rgb
 
 SIZE = 12
 SQUARE = np.zeros((SIZE, SIZE), bool)
@@ -19,10 +19,10 @@ SQUARE[3:8, 2:6] = True
 
 def decoded(*paths, side=SIZE, **files):
     def image_of(row):
-        return pf.datasets.open_image(paths[row]), str(paths[row])
+        return open_image(paths[row]), str(paths[row])
 
     how = pf.datasets.ImageFiles(**files)
-    return pf.datasets.decode_images(len(paths), image_of, side, files=how)
+    return decode_images(len(paths), image_of, side, files=how)
 
 
 def one(path, **files):
@@ -231,7 +231,7 @@ def test_a_file_that_is_something_else_is_named(tmp_path, content, words, do):
     path = tmp_path / "a.png"
     path.write_bytes(content)
     with pytest.raises(pf.UsageError, match=words) as error:
-        pf.datasets.open_image(path)
+        open_image(path)
     assert str(path) in error.value.what and do in error.value.do
 
 
@@ -245,7 +245,7 @@ def test_postscript_is_never_given_to_ghostscript(tmp_path, monkeypatch):
     Image.new("RGB", (9, 9)).save(tmp_path / "a.eps")
     (tmp_path / "a.eps").rename(tmp_path / "a.png")
     with pytest.raises(pf.UsageError, match="PostScript"):
-        pf.datasets.open_image(tmp_path / "a.png")
+        open_image(tmp_path / "a.png")
 
 
 def test_a_png_with_another_images_ending_is_read(tmp_path):
@@ -261,7 +261,7 @@ def test_a_truncated_file_is_refused(tmp_path):
         Image.fromarray(noise).save(path)
         path.write_bytes(path.read_bytes()[:-2000])
         with pytest.raises(pf.UsageError, match="cannot be read as an image"):
-            pf.datasets.open_image(path)
+            open_image(path)
 
 
 def test_a_range_needs_both_ends():

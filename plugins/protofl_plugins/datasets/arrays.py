@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,22 +22,15 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
-from protofl.data.arrays import dataset_from_arrays
-from protofl.data.columns import Columns, check_class_names, from_arrays
-from protofl.data.dataset import Dataset, class_names
-from protofl.data.image_files import ImageFiles, to_rgb
-from protofl.data.preparation import Preparation
-from protofl.errors import UsageError
-from protofl.system.files.atomic import write_file
-from protofl.system.formatting import count, shape_text, size_text
+import protofl as pf
+from protofl_plugins.datasets.image_files import to_rgb
+from protofl_plugins.datasets.npz import KEYS, ArrayOptions, check_class_names
 
 ARRAYS = "arrays"
 """The name of the data set that arrays are."""
 
 _COLOURS = ("P", "PA", "HSV", "LAB", "YCbCr", "CMYK")
 """Modes of Pillow whose numbers are not those of grey or RGB pictures."""
-
-_KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 _FORMS = (
     "(x_train, y_train), (x_train, y_train, x_test, y_test), a mapping with these names and "
@@ -65,8 +59,8 @@ class ArrayData:
     digest: str
     parts: list[_Part] | None = None
     classes: list[str] | None = None
-    data: Dataset | None = None
-    columns: Columns | None = None
+    data: pf.datasets.Dataset | None = None
+    columns: dict[str, np.ndarray] | None = None
 
     @property
     def name(self) -> str:
@@ -87,45 +81,51 @@ class ArrayData:
         Raises:
             UsageError: It is none of these.
         """
-        if isinstance(dataset, Dataset):
+        if isinstance(dataset, pf.datasets.Dataset):
             if faults := dataset.faults():
-                raise UsageError(
+                raise pf.UsageError(
                     f"dataset: the Dataset does not fit together: {'; '.join(faults)}",
                     do="protofl.datasets.dataset_from_arrays makes one of arrays, and checks them",
                 )
             about = repr((dataset.classes, dataset.note)).encode()
-            if dataset.preparation != Preparation():
+            if dataset.preparation != pf.datasets.Preparation():
                 about += repr(dataset.preparation).encode()
             return cls(_digest([dataset.compute_digest().encode(), about]), data=dataset)
         dataset, further = _without_columns(dataset)
         parts, classes = _parts_of(dataset)
-        names = None if classes is None else class_names(classes, "dataset")
+        names = None if classes is None else pf.datasets.class_names(classes, "dataset")
         check_class_names(names or [], "dataset")
         content = [piece for arrays in parts for piece in _pieces(arrays)]
         sizes = [len(x) if x.ndim else 0 for x, *_ in parts]
-        columns = from_arrays(further, sizes[0], sum(sizes[1:]), "dataset") if further else {}
+        columns = (
+            pf.datasets.columns_of_arrays(further, sizes[0], sum(sizes[1:]), "dataset")
+            if further
+            else {}
+        )
         content += [repr((name, column.tolist())).encode() for name, column in columns.items()]
         return cls(_digest([*content, repr(names).encode()]), parts, names, columns=columns)
 
-    def decoded(self, options: Mapping[str, Any]) -> Dataset:
+    def decoded(self, options: Mapping[str, Any]) -> pf.datasets.Dataset:
         """Return the data set, checked.
 
         Args:
-            options: Arguments of `protofl.data.arrays.dataset_from_arrays`.
+            options: Arguments of `protofl.datasets.dataset_from_arrays`.
 
         Raises:
             UsageError: Shapes, types or values don't fit, or a `Dataset` has options.
         """
         if self.data is not None:
             if options:
-                raise UsageError(
+                raise pf.UsageError(
                     f"dataset.{next(iter(options))} is for arrays, and a Dataset was given",
                     do="leave it out, or give the option to protofl.datasets.dataset_from_arrays",
                 )
             return self.data
         assert self.parts is not None
         first = len(self.parts[0][0]) if self.parts[0][0].ndim else None
-        return dataset_from_arrays(self.parts, first, self.classes, columns=self.columns, **options)
+        return pf.datasets.dataset_from_arrays(
+            self.parts, first, self.classes, columns=self.columns, **options
+        )
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -135,6 +135,64 @@ class ArrayData:
             yield
         finally:
             opened.pop(self.digest, None)
+
+
+class Arrays:
+    """Arrays that a program gave (protofl.run with dataset=…), named by their content."""
+
+    argument = "digest"
+
+    class Config(ArrayOptions):
+        """Options of arrays."""
+
+        digest: str = pf.Field(description="digest of the arrays; protofl.run computes it")
+
+    @staticmethod
+    def given(data: Any, data_dir: Path) -> ArrayData | str:  # noqa: ANN401 - whatever a program has
+        """Check the data that a program gave in place of the name of a data set.
+
+        Args:
+            data: Arrays, tensors or data sets, see `ArrayData.of`; or a DataFrame of pandas or
+                polars, or a table of pyarrow.
+            data_dir: The folder of decoded data.
+
+        Returns:
+            The arrays, or the data set of the file that holds a table.
+
+        Raises:
+            UsageError: The data are none of these, or cannot be written.
+        """
+        kinds = {("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table")}
+        if (type(data).__module__.partition(".")[0], type(data).__name__) in kinds:
+            return frame_file(data, data_dir)
+        return ArrayData.of(data)
+
+    @pf.hookimpl
+    def cache_key(self, config: Config, data_dir: Path) -> str:
+        """Return the digest, followed by a digest of the options if any is set."""
+        chosen = repr(sorted(_options(config).items())).encode()
+        suffix = [hashlib.sha256(chosen).hexdigest()[:8]] if _options(config) else []
+        return "-".join([ARRAYS, config.digest, *suffix])
+
+    @pf.hookimpl
+    def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
+        """Check the arrays that the program gave."""
+        if config.digest not in opened:
+            raise pf.UsageError(
+                f"the arrays {config.digest} are not in {data_dir}",
+                "a program gave them to protofl.run, and only the cache holds them now",
+                "give them again: protofl.run(…, dataset=…)",
+            )
+        options = _options(config)
+        options.pop("group", None)  # filled in when the data are loaded
+        if task := {*pf.datasets.TaskOptions.model_fields} & {*options}:
+            options = {key: value for key, value in options.items() if key not in task}
+            options["task"] = pf.datasets.Task.of(config)
+        return opened[config.digest].decoded(options)
+
+
+def _options(config: Arrays.Config) -> dict[str, Any]:
+    return config.model_dump(exclude_defaults=True, exclude={"digest"})
 
 
 def frame_file(frame: Any, data_dir: Path) -> str:  # noqa: ANN401 - of pandas, polars or pyarrow
@@ -151,7 +209,7 @@ def frame_file(frame: Any, data_dir: Path) -> str:  # noqa: ANN401 - of pandas, 
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise UsageError(
+        raise pf.UsageError(
             "data frames need the package pyarrow", do="pip install 'protofl[tables]'"
         ) from None
     try:
@@ -161,7 +219,7 @@ def frame_file(frame: Any, data_dir: Path) -> str:  # noqa: ANN401 - of pandas, 
         content = io.BytesIO()
         parquet.write_table(table.replace_schema_metadata(None), content)
     except (pyarrow.ArrowException, TypeError, ValueError) as error:
-        raise UsageError(
+        raise pf.UsageError(
             f"dataset: the table cannot be converted: {str(error).splitlines()[0]}",
             do="give each column values of one type",
         ) from None
@@ -169,21 +227,17 @@ def frame_file(frame: Any, data_dir: Path) -> str:  # noqa: ANN401 - of pandas, 
     path = data_dir.absolute() / f"frame-{digest}.parquet"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, content.getvalue())
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_bytes(content.getvalue())
+        part.replace(path)
     return f"parquet:{path}"
-
-
-def is_frame(data: Any) -> bool:  # noqa: ANN401 - anything
-    """Return True for a DataFrame of pandas or polars and for a table of pyarrow."""
-    kinds = {("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table")}
-    return (type(data).__module__.partition(".")[0], type(data).__name__) in kinds
 
 
 def _without_columns(dataset: Any) -> tuple[Any, dict[str, np.ndarray]]:  # noqa: ANN401 - anything
     """Return a mapping's samples, labels and classes, and its further arrays."""
-    if not isinstance(dataset, Mapping) or not {*_KEYS[:2]} <= {*dataset}:
+    if not isinstance(dataset, Mapping) or not {*KEYS[:2]} <= {*dataset}:
         return dataset, {}
-    known = {key: dataset[key] for key in (*_KEYS, "classes") if key in dataset}
+    known = {key: dataset[key] for key in (*KEYS, "classes") if key in dataset}
     return known, {
         str(k): v if isinstance(v, np.ma.MaskedArray) else _array(v, str(k))
         for k, v in dataset.items()
@@ -195,17 +249,17 @@ def _parts_of(dataset: Any) -> tuple[list[_Part], Any]:  # noqa: ANN401 - anythi
     """Return the parts of a data set, and the names of its classes."""
     classes: Any = None
     if isinstance(dataset, Mapping):
-        if not {*_KEYS[:2]} <= {*dataset}:
-            raise UsageError(
+        if not {*KEYS[:2]} <= {*dataset}:
+            raise pf.UsageError(
                 f"dataset: a mapping of {', '.join(map(str, dataset)) or 'nothing'}",
-                f"it has {', '.join(_KEYS[:2])} and may have {', '.join(_KEYS[2:])}, classes",
+                f"it has {', '.join(KEYS[:2])} and may have {', '.join(KEYS[2:])}, classes",
             )
         classes = dataset.get("classes")
-        dataset = tuple(dataset[key] for key in _KEYS if dataset.get(key) is not None)
+        dataset = tuple(dataset[key] for key in KEYS if dataset.get(key) is not None)
     if isinstance(dataset, TorchDataset):
         dataset = (dataset,)
     if hasattr(dataset, "columns") or hasattr(dataset, "column_names"):
-        raise UsageError(
+        raise pf.UsageError(
             f"dataset: {type(dataset).__name__} is a table with named columns, not arrays",
             "tables are read from files, with their categories and missing values",
             "save it: frame.to_parquet('FILE') of pandas, frame.write_parquet('FILE') of polars, "
@@ -213,7 +267,7 @@ def _parts_of(dataset: Any) -> tuple[list[_Part], Any]:  # noqa: ANN401 - anythi
             "options={'dataset': {'label': COLUMN}}",
         )
     if not isinstance(dataset, (tuple, list)):
-        raise UsageError(
+        raise pf.UsageError(
             f"dataset: {type(dataset).__name__} is not a data set", f"possible: {_FORMS}"
         )
     if dataset and all(isinstance(item, TorchDataset) for item in dataset) and len(dataset) < 3:
@@ -224,8 +278,10 @@ def _parts_of(dataset: Any) -> tuple[list[_Part], Any]:  # noqa: ANN401 - anythi
         if all(np.ndim(_array(y, "labels")) == 1 for _, y in dataset):
             dataset = (*dataset[0], *dataset[1])
     if len(dataset) not in (2, 4):
-        raise UsageError(f"dataset: {count(len(dataset), 'value')}", f"possible: {_FORMS}")
-    arrays = [_array(value, name) for value, name in zip(dataset, _KEYS, strict=False)]
+        raise pf.UsageError(
+            f"dataset: {len(dataset)} value{'s' * (len(dataset) != 1)}", f"possible: {_FORMS}"
+        )
+    arrays = [_array(value, name) for value, name in zip(dataset, KEYS, strict=False)]
     train_part = [(arrays[0], arrays[1], "x_train, y_train")]
     return train_part + [(*arrays[2:], "x_test, y_test")] * (len(arrays) == 4), classes  # type: ignore[list-item]
 
@@ -233,10 +289,10 @@ def _parts_of(dataset: Any) -> tuple[list[_Part], Any]:  # noqa: ANN401 - anythi
 def _array(value: Any, name: str) -> np.ndarray:  # noqa: ANN401 - whatever NumPy takes
     """Return a tensor, an array, or anything that NumPy can convert, as an array."""
     if hasattr(value, "toarray"):
-        size = size_text(int(np.prod(value.shape)) * value.dtype.itemsize)
-        raise UsageError(
+        size = int(np.prod(value.shape)) * value.dtype.itemsize
+        raise pf.UsageError(
             f"dataset: {name} is a sparse matrix ({type(value).__name__})",
-            f"samples are dense arrays; its numbers would take {size}",
+            f"samples are dense arrays; its numbers would take {size:,} bytes",
             "give x.toarray(), or fewer columns",
         )
     try:
@@ -244,12 +300,12 @@ def _array(value: Any, name: str) -> np.ndarray:  # noqa: ANN401 - whatever NumP
             value = value.detach().cpu()
             value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
         if getattr(value, "mode", None) in _COLOURS:  # a picture of Pillow
-            value = to_rgb(value, f"dataset: {name}", ImageFiles())
+            value = to_rgb(value, f"dataset: {name}", pf.datasets.ImageFiles())
         result: np.ndarray = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
         return result
     except (TypeError, ValueError, RuntimeError) as error:
         line = str(error).splitlines()[0]
-        raise UsageError(
+        raise pf.UsageError(
             f"dataset: {name} cannot be converted to an array: {line}",
             f"it is {type(value).__name__}",
             "give a NumPy array or a dense tensor in which all samples have one shape",
@@ -261,7 +317,7 @@ def _collected(data: TorchDataset[Any], name: str) -> _Part:
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         return _array(data.tensors[0], "x"), _array(data.tensors[1], "y"), name
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-        raise UsageError(
+        raise pf.UsageError(
             f"dataset: {name} is {type(data).__name__}, which has no length",
             do="give a data set with __len__ and __getitem__, or arrays",
         )
@@ -269,21 +325,22 @@ def _collected(data: TorchDataset[Any], name: str) -> _Part:
     for row in range(len(data)):
         pair = data[row]
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise UsageError(
+            raise pf.UsageError(
                 f"dataset: row {row} of {name} is {type(pair).__name__}, not a pair (x, y)",
                 do="give a data set of pairs of a sample and its label",
             )
         x, y = _array(pair[0], f"sample {row} of {name}"), _array(pair[1], f"label {row} of {name}")
         if samples and x.shape != samples[0].shape:
-            raise UsageError(
-                f"dataset: sample {row} of {name} has the shape [{shape_text(x.shape)}], and the "
-                f"first has [{shape_text(samples[0].shape)}]",
+            has, first = ("×".join(map(str, each.shape)) for each in (x, samples[0]))
+            raise pf.UsageError(
+                f"dataset: sample {row} of {name} has the shape [{has}], and the first has "
+                f"[{first}]",
                 do="bring all samples to one shape (a transform does it)",
             )
         samples.append(x)
         labels.append(y)
     if not samples:
-        raise UsageError(f"dataset: {name} holds no samples")
+        raise pf.UsageError(f"dataset: {name} holds no samples")
     return np.stack(samples), np.stack(labels), name
 
 

@@ -12,7 +12,6 @@ All readers of image files use these functions: data sets of files, `protofl sco
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,14 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from protofl.data.file_kinds import FileKind, kind_of_file
-from protofl.errors import UsageError
-from protofl.system.formatting import count as number_of
-from protofl.system.machine import usable_cores
+import protofl as pf
+from protofl_plugins.datasets.file_kinds import FileKind, kind_of_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -35,65 +32,14 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
 """Pillow's formats of images that are read. Others are not tried: EPS would start Ghostscript."""
 
-Background = Literal["white", "black", "grey"]
-
 _COLOURS = {"white": (255,) * 3, "black": (0,) * 3, "grey": (128,) * 3}
+
+_USUAL = pf.datasets.ImageFiles()
 
 _TRANSPARENT = ("LA", "La", "PA", "RGBA", "RGBa")
 
 _FRAMES, _DEEP = "protofl frames", "protofl deep"
 """Keys of ``Image.info``: number of images in the file; True if its numbers have 16 bits."""
-
-
-@dataclass(frozen=True)
-class ImageFiles:
-    """How image files become pixels.
-
-    Attributes:
-        black: The number of an image with more than 8 bits or of floats that becomes 0; None if
-            there are no such images.
-        white: The number that becomes 255.
-        background: The colour on which images with transparency are laid.
-        decoding: The version of the decoding, which data sets put into their cache keys. It is
-            raised whenever pixels change.
-    """
-
-    decoding: ClassVar[str] = "2"
-    black: float | None = None
-    white: float | None = None
-    background: Background = "white"
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        if (self.black is None) != (self.white is None):
-            raise UsageError(
-                f"black={self.black}, white={self.white}: one number of the range is missing",
-                do="give both: the numbers that become 0 and 255",
-            )
-        for name in ("black", "white"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, float(value))
-        if self.black is not None and self.white is not None:
-            if not (math.isfinite(self.black) and math.isfinite(self.white)):
-                raise UsageError("black and white are not finite numbers")
-            if self.black == self.white:
-                raise UsageError(f"black and white are both {self.black:g}", do="give a range")
-        if self.background not in get_args(Background):
-            raise UsageError(
-                f"background={self.background!r}", f"possible: {', '.join(get_args(Background))}"
-            )
-
-    def __str__(self) -> str:
-        """Return a line for the user."""
-        notes = []
-        if self.black is not None:
-            notes.append(f"numbers {self.black:g}…{self.white:g} of image files become 0…255")
-        if self.background != "white":
-            notes.append(f"transparent images are laid on {self.background}")
-        return ", ".join(notes)
-
-
-_USUAL = ImageFiles()
 
 
 @dataclass(frozen=True)
@@ -108,7 +54,7 @@ class DecodedImages:
     """
 
     x: np.ndarray
-    files: ImageFiles
+    files: pf.datasets.ImageFiles
     notes: list[str]
     left_out: list[int]
 
@@ -121,7 +67,7 @@ def open_image(source: Path | IO[bytes], name: str = "") -> Image:
         name: What it is called in errors; the path if empty.
 
     Raises:
-        UsageError: The file is not an image of a known format, or it is damaged.
+        pf.UsageError: The file is not an image of a known format, or it is damaged.
     """
     import PIL.Image
 
@@ -138,7 +84,7 @@ def open_image(source: Path | IO[bytes], name: str = "") -> Image:
             return image
     except (OSError, ValueError, SyntaxError, EOFError, PIL.Image.DecompressionBombError) as error:
         kind = _kind(source)
-        raise UsageError(
+        raise pf.UsageError(
             f"{name} cannot be read as an image: {f'it is {kind.name}' if kind else error}",
             f"formats: {', '.join(FORMATS)}",
             (kind.do if kind else "") or "repair or remove the file",
@@ -155,7 +101,7 @@ def _upright(image: Image) -> Image:
         return image.copy()
 
 
-def to_rgb(image: Image, name: str, files: ImageFiles) -> Image:
+def to_rgb(image: Image, name: str, files: pf.datasets.ImageFiles) -> Image:
     """Convert an image of any mode to RGB.
 
     Args:
@@ -164,7 +110,7 @@ def to_rgb(image: Image, name: str, files: ImageFiles) -> Image:
         files: How; numbers outside of black…white are cut off.
 
     Raises:
-        UsageError: Its mode has no conversion, or it holds NaN or infinity.
+        pf.UsageError: Its mode has no conversion, or it holds NaN or infinity.
     """
     import PIL.Image
 
@@ -186,7 +132,7 @@ def to_rgb(image: Image, name: str, files: ImageFiles) -> Image:
         ground = PIL.Image.new("RGBA", layered.size, colour)
         return PIL.Image.alpha_composite(ground, layered).convert("RGB")
     except (ValueError, OSError, KeyError) as error:
-        raise UsageError(
+        raise pf.UsageError(
             f"{name}: an image of the mode {image.mode} cannot be converted to RGB: {error}",
             do="convert it to RGB, for example to PNG",
         ) from error
@@ -208,12 +154,49 @@ def square(image: Image, side: int, fit: Literal["crop", "squash"] = "crop") -> 
     return result
 
 
+def read_image(
+    path: Path, sample: pf.datasets.SampleSpec, files: pf.datasets.ImageFiles | None
+) -> np.ndarray:
+    """Read one image [1, channels, height, width], resized and cropped as by ``folder:``.
+
+    Args:
+        path: The file.
+        sample: The images of the data set.
+        files: How the files of the data set became pixels; None if none had more than 8 bits.
+
+    Raises:
+        pf.UsageError: The file cannot be read or converted, or does not fit the data set.
+    """
+    if sample.kind != "image" or sample.shape[0] not in (1, 3):
+        raise pf.UsageError(f"{path} is an image, the client's data are {sample}")
+    channels, *size = sample.shape
+    image = open_image(path)
+    if is_wide(image) and files is None:
+        raise pf.UsageError(
+            f"{path} has numbers of more than 8 bits or floats (mode {image.mode}), and the "
+            "client's data had none",
+            do="save the image as it was in the client's data, with 8 bits",
+        )
+    flat = to_rgb(image, str(path), files or _USUAL)
+    if size != [flat.height, flat.width]:
+        if size[0] != size[1]:
+            raise pf.UsageError(
+                f"{path} is {flat.height}×{flat.width}, the client's data are {sample}",
+                do="bring the image to this size",
+            )
+        flat = square(flat, size[0])
+    if channels == 1:
+        flat = flat.convert("L")
+    pixels = np.asarray(flat, np.uint8).reshape(1, *size, channels)
+    return np.moveaxis(pixels, 3, 1)
+
+
 def decode_images(
     count: int,
     image_of: Callable[[int], tuple[Image, str]],
     side: int,
     fit: Literal["crop", "squash"] = "crop",
-    files: ImageFiles = _USUAL,
+    files: pf.datasets.ImageFiles = _USUAL,
     skip: bool | None = None,
 ) -> DecodedImages:
     """Decode the images of a data set, all in one way.
@@ -229,14 +212,14 @@ def decode_images(
             ``skip_unreadable``.
 
     Raises:
-        UsageError: Images can't be read or converted; the error names all of them.
+        pf.UsageError: Images can't be read or converted; the error names all of them.
     """
     from PIL import ImageOps
 
     x = np.empty((count, 3, side, side), np.uint8)
     bounds: dict[int, tuple[str, float, float]] = {}
     seen: list[list[str]] = [[] for _ in range(count)]
-    errors: dict[int, UsageError] = {}
+    errors: dict[int, pf.UsageError] = {}
 
     def put(row: int) -> None:
         image, name = image_of(row)
@@ -255,7 +238,7 @@ def decode_images(
     def tried(row: int) -> None:
         try:
             put(row)
-        except UsageError as error:
+        except pf.UsageError as error:
             errors[row] = error
 
     _in_threads(tried, range(count))
@@ -283,18 +266,18 @@ def decode_images(
     return DecodedImages(x, files, notes, left_out)
 
 
-def _unreadable(errors: list[UsageError], count: int, skip: bool | None) -> UsageError:
+def _unreadable(errors: list[pf.UsageError], count: int, skip: bool | None) -> pf.UsageError:
     """Return one error for all images that cannot be read."""
     first, option = errors[0], "--set dataset.skip_unreadable=true"
     do = first.do if skip is None else f"{first.do}; or leave such images out: {option}"
     if len(errors) == 1:
-        return UsageError(first.what, first.near, do)
+        return pf.UsageError(first.what, first.near, do)
     each = "; ".join(error.what for error in errors)
-    return UsageError(f"{len(errors):,} of {count:,} images cannot be read", each, do)
+    return pf.UsageError(f"{len(errors):,} of {count:,} images cannot be read", each, do)
 
 
 def _in_threads(work: Callable[[int], None], rows: Sequence[int]) -> None:
-    with ThreadPoolExecutor(len(usable_cores())) as pool:
+    with ThreadPoolExecutor(len(pf.backends.Dispatcher.cores())) as pool:
         for _ in pool.map(work, rows):
             pass
 
@@ -308,7 +291,7 @@ def _check_one_scale(
         kinds.setdefault(mode == "F", row)
     if len(kinds) == 2:
         whole, floats = (image_of(kinds[kind])[1] for kind in (False, True))
-        raise UsageError(
+        raise pf.UsageError(
             f"{floats} holds floats (mode F), and {whole} integers "
             f"(mode {bounds[kinds[False]][0]}): their numbers have no common range",
             do="save all images in one mode",
@@ -322,12 +305,12 @@ _NOTES = {
 }
 
 
-def _notes(seen: list[list[str]], files: ImageFiles) -> list[str]:
+def _notes(seen: list[list[str]], files: pf.datasets.ImageFiles) -> list[str]:
     counts = Counter(chain.from_iterable(seen))
     return [
-        line.format(number_of(counts[what], "image"), background=files.background)
+        line.format(f"{count:,} image{'s' * (count > 1)}", background=files.background)
         for what, line in _NOTES.items()
-        if counts[what]
+        if (count := counts[what])
     ]
 
 
@@ -362,7 +345,7 @@ def _numbers(image: Image, name: str) -> np.ndarray:
     """Return the numbers of an image of more than 8 bits [height, width], float64."""
     values = np.asarray(image).astype(np.float64)
     if not np.isfinite(values).all():
-        raise UsageError(
+        raise pf.UsageError(
             f"{name}: the image of mode {image.mode} holds NaN or infinity",
             do="fill such pixels, or remove the file",
         )
