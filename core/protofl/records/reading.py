@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from protofl.errors import UsageError
 from protofl.records.checkpoint import commit_values
@@ -36,11 +36,13 @@ from protofl.records.result import (
     summarise,
 )
 from protofl.records.row import Row, round_after
-from protofl.records.weights import Weights, read_weights
 from protofl.system.files.checksums import Check, Damaged, read_json
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import LOCK, is_held
 from protofl.system.files.tables import finite
+
+if TYPE_CHECKING:
+    from protofl.records.weights import Weights
 
 FINISHED, UNFINISHED, GOING_ON, DAMAGED = "finished", "unfinished", "going on", "damaged"
 DIVERGED = "diverged"
@@ -404,6 +406,8 @@ class Reading:
         Raises:
             UsageError: The round is not kept, or it is not among the rounds of this reading.
         """
+        from protofl.records.weights import read_weights
+
         if self.only_trials is None:
             return read_weights(self.folder, which, trial, clients=clients)
         round = self.only_rounds - 1

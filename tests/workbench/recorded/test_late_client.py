@@ -17,7 +17,7 @@ import protofl as pf
 from protofl.federation.clients.host import evaluated
 from protofl.federation.jobs.jobs import Evaluate, StartTrial
 from protofl.federation.plan.client_arrivals import unseen_clients
-from protofl.system.profile import Clock
+from protofl.system.clocks import Clock
 from protofl_cli.app import app
 from protofl_workbench.recorded.scorer import Scorer, downloads_of, export
 
