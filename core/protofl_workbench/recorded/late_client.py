@@ -19,8 +19,8 @@ from protofl.federation.jobs.jobs import Evaluate, EvaluateReply, StartTrial
 from protofl.federation.plan.plan import Plan
 from protofl.federation.plan.run_data import fitter
 from protofl.federation.plan.run_description import settle
-from protofl.system.device import compute_threads
 from protofl.system.clocks import Clock
+from protofl.system.device import compute_threads
 from protofl.system.torch_state import standard_torch
 from protofl_workbench.recorded.new_data import NewData, OpenedRun
 from protofl_workbench.recorded.scorer import Scorer, downloads_of, export
