@@ -409,7 +409,7 @@ class Run(Reading):
             UsageError: The data cannot be read, or are not those of one new client; or the
                 architecture is unknown or does not fit the method; or see `export`.
         """
-        from protofl.federation.plan.client_arrivals import TUNING
+        from protofl.federation.plan.resolution import TUNING
         from protofl_workbench.recorded.late_client import join
         from protofl_workbench.recorded.new_data import OpenedRun, new_data
 
