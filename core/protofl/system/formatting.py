@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
+def count(number: float, noun: str, plural: str = "") -> str:
     """Return ``1 round``, ``3 rounds``, ``1,200 rounds``."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cached_property
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -414,7 +415,8 @@ class Run(Reading):
         from protofl_workbench.recorded.new_data import OpenedRun, new_data
 
         run = OpenedRun(self, self.plan, self.preparation)
-        epochs = fine_tune or self.settings.fine_tune or TUNING * self.settings.local_epochs
+        usual = ceil(TUNING * self.settings.local_epochs)
+        epochs = fine_tune or self.settings.fine_tune or usual
         target = None if path is None else expand_user(path)
         return join(run, new_data(run, str(data)), model, epochs, target, trial)
 
