@@ -101,7 +101,7 @@ def test_compare_report_export_and_score(name, cli, data_dir, tmp_path):
     np.save("new.npy", raw)
     scored = cli("score", "client.pt2", "new.npy", "--trust-pickle", "--json")
     assert scored.exit_code == 0, scored.output
-    lines = json.loads(scored.output)["samples"]
+    lines = json.loads(scored.stdout)["samples"]
     predicted = record.predict(1, raw)
     if name == "diabetes":
         numbers = [float(line["number"]) for line in lines]
