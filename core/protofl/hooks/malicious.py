@@ -19,8 +19,10 @@ def malicious_clients(seed: int, clients: int, share: float) -> frozenset[int]:
     Args:
         seed: The trial's seed.
         clients: Clients M.
-        share: The share of malicious clients, at least one client.
+        share: The share of malicious clients, at least one client; 0 for none.
     """
+    if not share:
+        return frozenset()
     drawn = numpy_stream(seed, "malicious").choice(clients, _count(clients, share), replace=False)
     return frozenset(drawn.tolist())
 
@@ -73,6 +75,8 @@ def checked_labels(returned: Tensor, labels: Tensor, num_classes: int) -> Tensor
     Raises:
         RunFailure: The labels have another type, shape or range.
     """
+    if returned is labels:
+        return labels
     came = repr(returned)
     if isinstance(returned, Tensor) and (returned.shape, returned.dtype) == (
         labels.shape,

@@ -41,6 +41,7 @@ def test_a_run(cli, digits, tmp_path):
     for words in ("ce + align + mcl + calibration", "server_train", "pathological", "1,797 images"):
         assert words in before
     assert "images of 8 px are brought to 28 px" in before
+    assert "malicious" not in before and "unseen" not in before
     assert "round 2/2: accuracy" in after
     for words in (*LAST_TABLE, "seconds a round", "run folder", "protofl report "):
         assert words in after
