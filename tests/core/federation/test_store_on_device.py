@@ -348,7 +348,7 @@ def test_samples_that_do_not_fit_are_copied_batch_by_batch(gpu, monkeypatch, tmp
     options = {"rounds": 2, "unseen": 0.25, "augment": True, "measure": ["global-accuracy"]}
     expected = without_times(lines_of(make_plan("fedproto", **options)))
     monkeypatch.setattr(
-        "protofl.federation.plan.plan.room_for_samples", lambda *_: SAMPLES - 1, raising=True
+        "protofl.federation.plan.store_choice.room_for_samples", lambda *_: SAMPLES - 1
     )
     gpu.copies.clear()
     assert without_times(lines_of(on("device", "fedproto", **options))) == expected

@@ -107,12 +107,12 @@ def counts_in(plan: Plan, job: Evaluate, reply: EvaluateReply) -> Payload:
     for name in metrics & result.keys():
         if result[name].dtype != torch.float64:
             raise Fault(name, "dtype", f"as {result[name].dtype}, expected float64")
-    if reply.count and (missing := sorted(metrics - result.keys())):
-        raise Fault("", "missing", f"nothing under {shown_name(missing[0])}")
     if job.observe or job.predictions or not result.keys() <= metrics:
         from protofl.federation.clients.sample_outputs import check_outputs
 
         check_outputs(plan, job, reply, result, metrics)
+    if reply.count and (missing := sorted(metrics - result.keys())):
+        raise Fault("", "missing", f"nothing under {shown_name(missing[0])}")
     return result
 
 
