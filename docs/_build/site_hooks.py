@@ -20,7 +20,7 @@ from site_cards import card_sections, method_of
 from site_commands import command_list, command_reference
 from site_hook_reference import hook_reference
 from site_llms import update_llms
-from site_methods import add_to_navigation, family_table
+from site_methods import add_to_navigation, equations, family_table
 from site_mixing import mixing_table
 from site_official import official_table
 from site_plugins import method_table, option_table, plugin_reference, task_table, wire_table
@@ -100,6 +100,11 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN
     """Fill in a page; mkdocs calls this hook for every page. Below that of a method is its card."""
     name, text = method_of(page.file.src_uri), whole(markdown)
     return f"{text.rstrip()}\n\n{card_sections(name)}" if name else text
+
+
+def on_page_content(html: str, page: Any, **_: object) -> str:  # noqa: ANN401 - mkdocs' own
+    """Let the equations of a method wrap; mkdocs calls this hook for every page."""
+    return equations(html) if method_of(page.file.src_uri) else html
 
 
 def on_post_build(config: Any, **_: object) -> None:  # noqa: ANN401 - mkdocs' own

@@ -107,6 +107,19 @@ def test_a_page_fits_and_can_be_read(opened, name, width, scheme):
     assert page.locator("main img:not([alt])").count() == 0
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("name", ["fedtgp", "fedktl", "moon"])
+def test_equations_and_their_numbers_are_seen(opened, name, width):
+    page = opened(f"reference/methods/{name}.html", width)
+    hidden = """(all) => all.filter((one) => {
+        const box = one.getBoundingClientRect(), code = one.closest('code'), right =
+            code.getBoundingClientRect().right;
+        return code.scrollWidth > code.clientWidth || box.left < 0 || box.right > right;
+    }).length"""
+    assert page.locator(".equation .number").count() > 0
+    assert page.locator(".equation, .equation .number").evaluate_all(hidden) == 0
+
+
 def test_pictures_of_the_gallery_are_there(opened):
     page = opened("gallery.html")
     loaded = "(all) => all.map((one) => { one.loading = 'eager'; return one.decode(); }).length"
