@@ -90,6 +90,13 @@ def update_kept(folder: Path = DOCS.parent) -> list[Path]:
     return changed
 
 
+def boost(place: str) -> float:
+    """Return the weight of a page in the search: guides before methods before other reference."""
+    if place.startswith("how-to/plugins/") or method_of(place):
+        return 1
+    return {"how-to": 2, "tutorials": 2, "reference": 0.1}.get(place.partition("/")[0], 1)
+
+
 def on_config(config: Any, **_: object) -> Any:  # noqa: ANN401 - mkdocs' own
     """Add the pages of the methods to the navigation; mkdocs calls this hook first."""
     add_to_navigation(config["nav"])
@@ -99,6 +106,7 @@ def on_config(config: Any, **_: object) -> Any:  # noqa: ANN401 - mkdocs' own
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN401 - mkdocs' own
     """Fill in a page; mkdocs calls this hook for every page. Below that of a method is its card."""
     name, text = method_of(page.file.src_uri), whole(markdown)
+    page.meta["search"] = {"boost": boost(page.file.src_uri)}
     return f"{text.rstrip()}\n\n{card_sections(name)}" if name else text
 
 
