@@ -106,12 +106,12 @@ def on_config(config: Any, **_: object) -> Any:  # noqa: ANN401 - mkdocs' own
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN401 - mkdocs' own
     """Fill in a page; mkdocs calls this hook for every page. Below that of a method is its card."""
     name, text = method_of(page.file.src_uri), whole(markdown)
-    page.meta["search"] = {"boost": boost(page.file.src_uri)}
     return f"{text.rstrip()}\n\n{card_sections(name)}" if name else text
 
 
 def on_page_content(html: str, page: Any, **_: object) -> str:  # noqa: ANN401 - mkdocs' own
-    """Let the equations of a method wrap; mkdocs calls this hook for every page."""
+    """Weight a page in the search and let equations of a method wrap; mkdocs calls this hook."""
+    page.meta["search"] = {"boost": boost(page.file.src_uri)}
     return equations(html) if method_of(page.file.src_uri) else html
 
 
