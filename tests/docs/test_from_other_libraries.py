@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from doc_pages import DOCS
@@ -12,8 +10,8 @@ from typer.testing import CliRunner
 from protofl_cli.app import app
 
 PAGE = (DOCS / "how-to/from-other-libraries.md").read_text(encoding="utf-8")
-ROWS = re.findall(r"\| `([^`]+)` \|$", PAGE.partition("<!-- commands -->")[2], re.MULTILINE)
-METHODS = ROWS[1 : ROWS.index("feddistill --set variant=official") + 1]  # below the heading
+TABLE = PAGE.partition("<!-- commands -->")[2].lstrip().partition("\n\n")[0]
+METHODS = [row.rpartition(" | ")[2].replace("`", "").strip("| ") for row in TABLE.splitlines()[2:]]
 
 
 def test_the_commands_are_found():
