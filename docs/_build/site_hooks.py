@@ -20,7 +20,7 @@ from site_cards import card_sections, method_of
 from site_commands import command_list, command_reference
 from site_hook_reference import hook_reference
 from site_llms import update_llms
-from site_methods import add_to_navigation, family_table
+from site_methods import add_to_navigation, equations, family_table
 from site_mixing import mixing_table
 from site_official import official_table
 from site_plugins import method_table, option_table, plugin_reference, task_table, wire_table
@@ -90,6 +90,13 @@ def update_kept(folder: Path = DOCS.parent) -> list[Path]:
     return changed
 
 
+def boost(place: str) -> float:
+    """Return the weight of a page in the search: guides before methods before other reference."""
+    if place.startswith("how-to/plugins/") or method_of(place):
+        return 1
+    return {"how-to": 2, "tutorials": 2, "reference": 0.1}.get(place.partition("/")[0], 1)
+
+
 def on_config(config: Any, **_: object) -> Any:  # noqa: ANN401 - mkdocs' own
     """Add the pages of the methods to the navigation; mkdocs calls this hook first."""
     add_to_navigation(config["nav"])
@@ -100,6 +107,12 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN
     """Fill in a page; mkdocs calls this hook for every page. Below that of a method is its card."""
     name, text = method_of(page.file.src_uri), whole(markdown)
     return f"{text.rstrip()}\n\n{card_sections(name)}" if name else text
+
+
+def on_page_content(html: str, page: Any, **_: object) -> str:  # noqa: ANN401 - mkdocs' own
+    """Weight a page in the search and let equations of a method wrap; mkdocs calls this hook."""
+    page.meta["search"] = {"boost": boost(page.file.src_uri)}
+    return equations(html) if method_of(page.file.src_uri) else html
 
 
 def on_post_build(config: Any, **_: object) -> None:  # noqa: ANN401 - mkdocs' own

@@ -107,10 +107,23 @@ def test_a_page_fits_and_can_be_read(opened, name, width, scheme):
     assert page.locator("main img:not([alt])").count() == 0
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("name", ["fedtgp", "fedktl", "moon"])
+def test_equations_and_their_numbers_are_seen(opened, name, width):
+    page = opened(f"reference/methods/{name}.html", width)
+    hidden = """(all) => all.filter((one) => {
+        const box = one.getBoundingClientRect(), code = one.closest('code'), right =
+            code.getBoundingClientRect().right;
+        return code.scrollWidth > code.clientWidth || box.left < 0 || box.right > right;
+    }).length"""
+    assert page.locator(".equation .number").count() > 0
+    assert page.locator(".equation, .equation .number").evaluate_all(hidden) == 0
+
+
 def test_pictures_of_the_gallery_are_there(opened):
     page = opened("gallery.html")
     loaded = "(all) => all.map((one) => { one.loading = 'eager'; return one.decode(); }).length"
-    assert page.locator("main img").evaluate_all(loaded) >= 20
+    assert page.locator("main img").evaluate_all(loaded) > 12
     page.wait_for_function("[...document.images].every((one) => one.complete && one.naturalWidth)")
 
 
@@ -154,6 +167,42 @@ def test_search_finds_names(opened, address, typed, found):
         re.sub(r"\?h=[^#]*", "", link).removeprefix(address) for link in links
     ]  # what is marked
     assert found in links, links
+
+
+QUESTIONS = {
+    "add clients later": "how-to/add-clients-later",
+    "asynchronous": "how-to/run-without-rounds",
+    "compress uploads": "how-to/compress-uploads",
+    "confusion matrix": "how-to/plot-runs",
+    "differential privacy": "how-to/protect-uploads",
+    "malicious clients": "how-to/simulate-attacks",
+    "notebook": "tutorials/notebooks",
+    "out of memory": "how-to/scale-to-many-clients",
+    "own data csv": "how-to/choose-data",
+    "pfllib": "how-to/from-other-libraries",
+    "pretrained resnet": "how-to/use-pretrained-nets",
+    "privacy leak": "how-to/measure-leaks",
+    "resume interrupted run": "how-to/resume-and-reuse",
+    "several gpus": "how-to/choose-a-device",
+    "slurm": "how-to/run-on-slurm",
+    "sweep learning rate": "how-to/sweep-options",
+    "wandb": "how-to/use-trackers",
+    "which gpu": "how-to/choose-a-device",
+    "worst client": "how-to/plot-runs",
+    "write own method": "how-to/plugins/method",
+}
+
+
+@pytest.mark.parametrize(("asked", "answer"), QUESTIONS.items())
+def test_a_guide_is_among_the_first_three_pages(opened, address, asked, answer):
+    page = opened("index.html")
+    page.get_by_placeholder("Search").click()
+    page.get_by_placeholder("Search").fill(asked)
+    found = page.locator(".md-search-result__item > a")
+    found.first.wait_for()
+    links = found.evaluate_all("(all) => all.map((one) => one.href)")
+    pages = [re.sub(r"[?#].*", "", link).removeprefix(address) for link in links]
+    assert f"{answer}.html" in [*dict.fromkeys(pages)][:3], pages[:8]
 
 
 def test_the_search_knows_every_public_name(site):
