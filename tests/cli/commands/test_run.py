@@ -14,6 +14,7 @@ import pytest
 
 import protofl as pf
 from protofl.federation.round.federation import Federation
+from protofl.system.formatting import size_text
 from protofl_cli.commands.run import _to_continue
 from protofl_cli.screens.render import Bars
 
@@ -48,6 +49,21 @@ def test_a_run(cli, digits, tmp_path):
     names |= {"preparation.json", "checkpoint"}
     assert names <= {path.name for path in (tmp_path / "r").iterdir()}
     assert max(map(len, result.output.splitlines())) <= 100
+    assert "keeps on disk" not in before, "a run that keeps little says so at its end only"
+
+
+@pytest.mark.parametrize(("keep", "rounds"), [("current", 2), ("last", 3), ("best", 4)])
+def test_a_run_says_what_it_will_keep_and_what_it_has_kept(
+    cli, tiny, tmp_path, monkeypatch, keep, rounds
+):
+    monkeypatch.setattr("protofl_cli.screens.tables._MUCH", 0)
+    result = cli("run", "fedproto", *tiny, "--trials", 2, "--keep", keep, "--out", "r")
+    before, _, after = result.output.partition("round 1/2: accuracy")
+    assert f"weights of {rounds} rounds" in before
+    files = [*(tmp_path / "r" / "checkpoint").glob("client-00000-*")]
+    assert len(files) == rounds if keep != "best" else 2 < len(files) <= rounds
+    size = sum(f.stat().st_size for f in (tmp_path / "r").rglob("*") if f.is_file())
+    assert re.search(rf"on disk +{size_text(size)}", after)
 
 
 @pytest.mark.parametrize(
