@@ -70,8 +70,7 @@ def composition_rows(plan: Plan, folder: RunFolder | None = None) -> list[tuple[
     elif s.client_store == "memory" and s.device != "cpu":
         where += ", clients in host memory"
     rows.append(("runs on", where))
-    if weights := _weights(plan):
-        rows.append(("keeps on disk", weights))
+    rows += _weights(plan)
     if plan.trackers:
         rows.append(("tracked by", ", ".join(tracker.name for tracker in plan.trackers)))
     if folder is not None:
@@ -79,22 +78,23 @@ def composition_rows(plan: Plan, folder: RunFolder | None = None) -> list[tuple[
     return rows
 
 
-def _weights(plan: Plan) -> str:
-    """Return how many weights stay in the run folder; empty if they are few, or lie elsewhere."""
+def _weights(plan: Plan) -> list[tuple[str, str]]:
+    """Return the weights that stay in the run folder, unless they are few or lie elsewhere."""
     from protofl.federation.plan.store_choice import client_sizes  # it imports torch
 
     s = plan.settings
     if plan.data.elsewhere or not s.checkpoint_every:
-        return ""
+        return []
     of_trial = {"best": 2, "last": 1, "current": 0}[s.keep]
     of_trial += len(kept_rounds(s.keep_weights, s.rounds))
     # The checkpoint has the weights of two rounds; the newer one is also the last of its trial.
-    rounds = min(s.rounds * s.trials, of_trial * s.trials + (2 if s.keep == "current" else 1))
+    kept = of_trial * s.trials + (2 if s.keep == "current" else 1)
+    rounds = min(int(s.rounds) * s.trials, kept)
     each = sum(client_sizes(plan.info, s.clients, 0))
     if rounds * each < _MUCH:
-        return ""
-    text = f"up to {size_text(rounds * each)}: weights of {count(rounds, 'round')}"
-    return f"{text}, {size_text(each)} each (--keep, --keep-weights)"
+        return []
+    weights = f"weights of {count(rounds, 'round')} (--keep, --keep-weights)"
+    return [("keeps on disk", f"up to {size_text(rounds * each)}: {weights}")]
 
 
 def _data_rows(plan: Plan) -> list[tuple[str, str]]:

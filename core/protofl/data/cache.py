@@ -69,9 +69,9 @@ def load(
     """
     path = cache_file(key, data_dir)
     if not keep:
-        data = decode()
-        _check(data, path)
-        return replace(data, digest=data.compute_digest())
+        decoded = decode()
+        _check(decoded, path)
+        return replace(decoded, digest=decoded.compute_digest())
     data = _reuse(path, report)
     if data is None:
         with cache_lock(path, report):

@@ -273,7 +273,8 @@ def decoded(behind, gain):
         (1, [members(NONE)], (), "Membership was not measured"),
         (2, [decoded("sent", intervals.Number(3.0, 2.5, 3.5))], (), "from the uploads, 3.0 [2.5"),
         (2, [decoded("sent", intervals.Number(0.2, -0.1, 0.5))], (), "No attack here decodes samp"),
-        (2, [decoded("1", HIGH)], (), "Reconstruction was not measured"),
+        (2, [decoded("1", HIGH)], (), "No attack here decodes samples from the uploads better"),
+        (2, [], (), "Reconstruction was not measured"),
     ],
 )
 def test_sentences_say_what_is_found_and_no_more(part, leaks, true, said):

@@ -52,6 +52,20 @@ def test_a_run(cli, digits, tmp_path):
     assert "keeps on disk" not in before, "a run that keeps little says so at its end only"
 
 
+def test_one_client_has_no_spread(cli, tiny):
+    commands = ("run", "local", *tiny, "--clients", 1, "--out", "r"), ("evaluate", "r", tiny[-1])
+    for words in (*commands, ("runs", "show", "r")):
+        result = cli(*words)
+        assert result.exit_code == 0, result.output
+        assert "±" not in result.output and "std" not in result.output
+
+
+def test_the_header_leaves_out_options_that_have_no_value(cli, tiny):
+    result = cli("run", "fedproto", *tiny, "--schedule", "buffered", "--devices", "tiers")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"schedule +buffered\(a=0.5, mixing=1\)", result.output)
+
+
 @pytest.mark.parametrize(("keep", "rounds"), [("current", 2), ("last", 3), ("best", 4)])
 def test_a_run_says_what_it_will_keep_and_what_it_has_kept(
     cli, tiny, tmp_path, monkeypatch, keep, rounds

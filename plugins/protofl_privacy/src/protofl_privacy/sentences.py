@@ -37,18 +37,16 @@ def about_members(leaks: Sequence[MembershipLeak]) -> str:
         return f"{_WHO[best.attacker]} tells {text}"
     for leak in leaks:
         if sizes := [size for size, area in leak.by_size.items() if _is_found(area)]:
-            named = " or ".join(sizes)
-            return f"{_WHO[leak.attacker]} finds members of classes of size {named}."
+            return f"{_WHO[leak.attacker]} finds members of classes of size {' or '.join(sizes)}."
     return f"No attack here tells {text}"
 
 
 def about_samples(leaks: Sequence[ReconstructionLeak]) -> str:
     """Return whether samples are decoded from the uploaded rows."""
-    sent = [leak for leak in leaks if leak.behind == "sent"]
-    if not sent:
+    if not leaks:
         return "Reconstruction was not measured: no attack here reads these uploads."
-    for leak in sent:
-        if _is_found(leak.gain, chance=0):
+    for leak in leaks:
+        if leak.behind == "sent" and _is_found(leak.gain, chance=0):
             how = f"{leak.gain.text(1)} dB nearer to the client's than the class mean is"
             return f"{_WHO[leak.attacker]} decodes samples from the uploads, {how}."
     return "No attack here decodes samples from the uploads better than the class mean."

@@ -97,8 +97,7 @@ def leak(
         return
     line(f"{run}: uploads of round {found.round + 1}, {found.clients} clients", "bold")
     values = found.to_values()
-    for text in values["summary"]:
-        line(text)
+    line("\n".join(values["summary"]))
     for text in found.notes:
         note(text)
     for each in tables(values)[: None if every else 1]:
