@@ -88,8 +88,7 @@ def _weights(plan: Plan) -> list[tuple[str, str]]:
     of_trial = {"best": 2, "last": 1, "current": 0}[s.keep]
     of_trial += len(kept_rounds(s.keep_weights, s.rounds))
     # The checkpoint has the weights of two rounds; the newer one is also the last of its trial.
-    kept = of_trial * s.trials + (2 if s.keep == "current" else 1)
-    rounds = min(int(s.rounds) * s.trials, kept)
+    rounds = min(s.rounds * s.trials, of_trial * s.trials + (2 if s.keep == "current" else 1))
     each = sum(client_sizes(plan.info, s.clients, 0))
     if rounds * each < _MUCH:
         return []
