@@ -2,7 +2,7 @@
 #
 #   docker build --tag protofl .                                  torch for the CPU
 #   docker build --build-arg TORCH=cuda --tag protofl:cuda .      torch with CUDA; run it with --gpus all
-#   docker run --rm -v "$PWD:/work" protofl run fedsa --models htfe8
+#   docker run --rm -v "$PWD:/work" protofl run fedsa --models htcnn8
 #
 # docs/how-to/install.md describes all arguments.
 ARG PYTHON=3.12

@@ -90,8 +90,9 @@ def evaluate(
     render.table(heads, cells, right=heads[1:])
     about, guess = evaluation.overall, GUESSES[recorded.plan.data.task.name]
     mean, std = (f"{100 * about[key]:.1f} %" for key in ("client_accuracy", "client_std"))
+    several = f"{mean} ± {std} (mean and standard deviation)"
     lines = [
-        ("over clients", f"{mean} ± {std} (mean and standard deviation)"),
+        *[("over clients", several)] * (len(evaluation.clients) > 1),
         ("majority guess", f"{100 * about['majority']:.1f} % ({guess})"),
     ]
     if is_regression:

@@ -122,7 +122,7 @@ def _table(registry: Registry, listed: list[tuple[str, Plugin, str]]) -> None:
         elif word == "ok":
             what = summary(registry.load(plugin.kind, plugin.name))
         origin = f"{plugin.distribution} {plugin.version}"
-        rows.append((shown, plugin.name, what, origin, word))
+        rows.append((shown, plugin.name, what.replace("``", ""), origin, word))
     if rows:
         heads = ("kind", "name", "description", "from", "status")
         render.table(heads, rows, keep=("name", "from"), sections=True)

@@ -206,7 +206,9 @@ def accuracy_table(run: Run) -> tuple[list[str], list[list[str]]]:
                 "" if math.isnan(guess) else f"{guess:.2%}",
                 "".join(worst),
                 ""
-                if last.client_test_accuracy is None or last.test_accuracy_std is None
+                if last.client_test_accuracy is None
+                or last.test_accuracy_std is None
+                or len(each) == 1
                 else f"{last.client_test_accuracy:.1%} ± {last.test_accuracy_std:.1%}",
             ]
         else:

@@ -104,7 +104,7 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
         middle = statistics.median(known)
         text = f"perplexity {min(known):.4g} … {max(known):.4g}, median {middle:.4g}"
         rows.append(("over clients", text))
-    elif spread:
+    elif len(spread) > 1:
         rows.append(
             (
                 "over clients",
@@ -112,7 +112,7 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
                 f"std {statistics.pstdev(spread):.1%}",
             )
         )
-    elif evaluated:  # a run that was finished before
+    elif evaluated and not spread:  # a run that was finished before
         mean, std = evaluated[-1].client_test_accuracy, evaluated[-1].test_accuracy_std
         if mean is not None and std is not None:
             rows.append(("over clients", f"mean {mean:.1%}, std {std:.1%}"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from protofl.data.task_names import balanced_text, score_text
 from protofl.federation import events
-from protofl.system.formatting import count
+from protofl.system.formatting import count, size_text
 from protofl_cli.screens import render
 from protofl_cli.screens.last_table import result_rows, run_rows, show_clients
 from protofl_cli.screens.profile_tables import show_profile
@@ -182,6 +182,7 @@ class Screen:
 
     def _finished(self, event: events.Finished) -> None:
         from protofl.runs.lifecycle.progress_lines import guess_warning
+        from protofl_workbench.recorded.removal import size_of
 
         result, plan = event.result, event.plan
         self._ended.set()
@@ -192,7 +193,8 @@ class Screen:
             render.text()
         name, others = f"{s.method} · {s.models} · {s.dataset}", run_rows(result)
         folder = shown_path(result.folder)
-        others += [("run folder", folder), ("report", f"protofl report {folder}")]
+        others += [("run folder", folder), ("on disk", size_text(size_of(result.folder)))]
+        others += [("report", f"protofl report {folder}")]
         if columns:
             render.table((name, *columns), rows, right=columns)
             render.pairs(others)

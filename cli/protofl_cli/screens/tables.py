@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.system.files.home import expand_user
-from protofl.system.formatting import count
+from protofl.system.formatting import count, size_text
+from protofl.system.options.parsing import kept_rounds
 from protofl_cli.options.options import value_text
 
 if TYPE_CHECKING:
     from protofl.federation.plan.plan import Plan
     from protofl.hooks.plugin.composition import Composition
     from protofl.records.run_folder import RunFolder
+
+_MUCH = 250_000_000
+"""Bytes of weights from which a run says what it keeps."""
 
 
 def providers(composition: Composition) -> dict[str, str]:
@@ -66,11 +70,30 @@ def composition_rows(plan: Plan, folder: RunFolder | None = None) -> list[tuple[
     elif s.client_store == "memory" and s.device != "cpu":
         where += ", clients in host memory"
     rows.append(("runs on", where))
+    rows += _weights(plan)
     if plan.trackers:
         rows.append(("tracked by", ", ".join(tracker.name for tracker in plan.trackers)))
     if folder is not None:
         rows.append(("run folder", shown_path(folder.path)))
     return rows
+
+
+def _weights(plan: Plan) -> list[tuple[str, str]]:
+    """Return the weights that stay in the run folder, unless they are few or lie elsewhere."""
+    from protofl.federation.plan.store_choice import client_sizes  # it imports torch
+
+    s = plan.settings
+    if plan.data.elsewhere or not s.checkpoint_every:
+        return []
+    of_trial = {"best": 2, "last": 1, "current": 0}[s.keep]
+    of_trial += len(kept_rounds(s.keep_weights, s.rounds))
+    # The checkpoint has the weights of two rounds; the newer one is also the last of its trial.
+    rounds = min(s.rounds * s.trials, of_trial * s.trials + (2 if s.keep == "current" else 1))
+    each = sum(client_sizes(plan.info, s.clients, 0))
+    if rounds * each < _MUCH:
+        return []
+    weights = f"weights of {count(rounds, 'round')} (--keep, --keep-weights)"
+    return [("keeps on disk", f"up to {size_text(rounds * each)}: {weights}")]
 
 
 def _data_rows(plan: Plan) -> list[tuple[str, str]]:

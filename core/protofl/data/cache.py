@@ -15,7 +15,7 @@ import sys
 import uuid
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ def load(
     data_dir: Path,
     decode: Callable[[], Dataset],
     report: Callable[[str], None] = to_stderr,
+    *,
+    keep: bool = True,
 ) -> Dataset:
     """Return the data set ``key`` from the cache; decode it first if the cache lacks it.
 
@@ -60,11 +62,16 @@ def load(
         data_dir: The folder of the cache; created where missing.
         decode: Returns the data, which are written, dropped and opened from the cache.
         report: Takes a line about the progress.
+        keep: False to decode the data without reading or writing the cache.
 
     Raises:
         UsageError: ``data_dir`` can't be written, or what ``decode`` raises.
     """
     path = cache_file(key, data_dir)
+    if not keep:
+        decoded = decode()
+        _check(decoded, path)
+        return replace(decoded, digest=decoded.compute_digest())
     data = _reuse(path, report)
     if data is None:
         with cache_lock(path, report):
@@ -161,10 +168,8 @@ def _store(path: Path, data: Dataset) -> Dataset:
     about["checksum"] = _checksum(tensors, about)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        temporary.touch()
-        mode = temporary.stat().st_mode  # as the user's umask wants it; save_file writes 0600
         save_file(tensors, temporary, metadata={"protofl": json.dumps(about)})
-        temporary.chmod(mode)
+        temporary.chmod(0o600)  # data of patients are read by their user alone
         os.replace(temporary, path)
     except (OSError, SafetensorError) as error:
         size = sum(t.numel() * t.element_size() for t in tensors.values())

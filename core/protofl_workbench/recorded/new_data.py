@@ -309,7 +309,7 @@ def _of_data_set(run: OpenedRun, text: str, name: str) -> NewData:
             run_options |= asdict(files)
     options |= {key: value for key, value in run_options.items() if key in option_names}
     choice: Choice = choose(plan.registry, "dataset", text, options)
-    data = load_data(choice, plan.settings.data_dir, lambda line: None)
+    data = load_data(choice, plan.settings.data_dir, lambda line: None, plan.settings.cache)
     # Another offset, scale or loss of a regression does not matter: the run's are applied.
     alike = replace(data.sample, task=sample.task) == sample and data.task.name == sample.task.name
     if not alike or data.x.dtype != plan.data.x.dtype:

@@ -375,7 +375,8 @@ class _Reader:
                     f"dataset.{option} is for several labels, and the task is {self.task.name}",
                     do="add --set dataset.task=multilabel, or leave it out",
                 )
-        unused = sorted({*ImageConfig.model_fields} & config.model_fields_set)
+        about_images = {*ImageConfig.model_fields}
+        unused = sorted(config.model_dump(include=about_images, exclude_defaults=True))
         if unused and not config.image:
             raise pf.UsageError(
                 f"dataset.{unused[0]} is for images, and the samples are rows of the table",

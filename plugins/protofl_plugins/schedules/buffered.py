@@ -27,7 +27,10 @@ class Buffered:
         """Options: --set timing.OPTION=VALUE."""
 
         buffer: int = pf.Field(
-            0, ge=0, le=10_000_000, description="B, uploads of a step; 0: half the concurrency"
+            None,
+            ge=1,
+            le=10_000_000,
+            description="B, uploads of a step; None: half the concurrency",
         )
 
     @pf.hookimpl

@@ -9,7 +9,7 @@ class AsynchronousConfig(pf.Config):
     """Options: --set timing.OPTION=VALUE."""
 
     concurrency: int = pf.Field(
-        0, ge=0, le=10_000_000, description="clients in training; 0: as many as a round asks"
+        None, ge=1, le=10_000_000, description="clients in training; None: as many as a round asks"
     )
     max_staleness: int = pf.Field(
         None,
@@ -31,15 +31,15 @@ class AsynchronousConfig(pf.Config):
         "replaces that, as in rounds",
     )
     eval_uploads: int = pf.Field(
-        0,
-        ge=0,
-        description="uploads between evaluations; 0: as many as --eval-every rounds have",
+        None,
+        ge=1,
+        description="uploads between evaluations; None: as many as --eval-every rounds have",
     )
     eval_seconds: float = pf.Field(
-        0.0,
-        ge=0,
+        None,
+        gt=0,
         description="seconds between evaluations, instead of eval_uploads; virtual ones, or real "
-        "ones in a deployed run; 0: off",
+        "ones in a deployed run; None: off",
     )
 
 

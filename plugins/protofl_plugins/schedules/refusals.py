@@ -54,7 +54,7 @@ def check_asynchronous(plan: pf.backends.Plan, config: AsynchronousConfig, buffe
         )
     clients = plan.info.num_clients - plan.info.unseen
     for key, count in (("concurrency", config.concurrency), ("buffer", buffer)):
-        if count > clients:
+        if count is not None and count > clients:
             raise pf.UsageError(
                 f"--set timing.{key}={count}: the run has {clients} clients that train",
                 do=f"take at most {clients}",

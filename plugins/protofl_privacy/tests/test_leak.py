@@ -13,11 +13,12 @@ from slowness import SLOW, quick
 import protofl as pf
 from protofl_privacy import intervals, leak
 from protofl_privacy.evidence import Evidence
-from protofl_privacy.labels import label_leaks
-from protofl_privacy.membership import membership_leaks
-from protofl_privacy.reconstruction import reconstruction_leaks
+from protofl_privacy.labels import LabelLeak, label_leaks
+from protofl_privacy.membership import MembershipLeak, membership_leaks
+from protofl_privacy.reconstruction import ReconstructionLeak, reconstruction_leaks
 from protofl_privacy.regression import Regression
 from protofl_privacy.report_section import section
+from protofl_privacy.sentences import about_labels, about_members, about_samples
 from protofl_privacy.shadow import _inside, shadow_runs
 
 
@@ -233,6 +234,52 @@ def test_a_result_has_every_key_and_a_section_on_the_page(tmp_path):
     assert (
         "What the uploads reveal" in page and "An attack that finds nothing proves nothing" in page
     )
+
+
+HIGH, WEAK = intervals.Number(0.95, 0.9, 0.97), intervals.Number(0.54, 0.51, 0.57)
+NONE = intervals.Number(None)
+
+
+def labels(key="head/*", exact=False, presence=WEAK, distance=HIGH, guess=WEAK):
+    return LabelLeak(key, "", exact, presence, distance, guess)
+
+
+def members(auc=WEAK, **by_size):
+    sizes = {"1": WEAK, "2": WEAK, "3–5": WEAK, "6–10": WEAK} | by_size
+    return MembershipLeak("prototypes", "insider", "threshold", auc, {}, 1, 1, WEAK, sizes)
+
+
+def decoded(behind, gain):
+    numbers = [NONE] * 2 + [gain] + [NONE] * 3
+    return ReconstructionLeak("prototypes", "insider", behind, 9, *numbers)
+
+
+@pytest.mark.parametrize(
+    ("part", "leaks", "true", "said"),
+    [
+        (0, [labels("counts", exact=True)], (), "The server knows each client's class counts ex"),
+        (0, [], ("classes", "samples"), "The server knows exactly which classes each client has."),
+        (0, [labels(presence=HIGH)], (), "The server finds which classes a client has (AUC 0.950"),
+        (0, [labels(presence=NONE, distance=WEAK, guess=HIGH)], (), "estimates a client's class"),
+        (0, [labels(presence=WEAK)], ("samples",), "No attack here finds which classes a client"),
+        (1, [members(HIGH)], (), "An insider tells training samples from others (AUC 0.950"),
+        (
+            1,
+            [members(), members(**{"1": HIGH, "2": HIGH})],
+            (),
+            "finds members of classes of size 1 or 2.",
+        ),
+        (1, [members()], (), "No attack here tells training samples from others (AUC 0.540"),
+        (1, [members(NONE)], (), "Membership was not measured"),
+        (2, [decoded("sent", intervals.Number(3.0, 2.5, 3.5))], (), "from the uploads, 3.0 [2.5"),
+        (2, [decoded("sent", intervals.Number(0.2, -0.1, 0.5))], (), "No attack here decodes samp"),
+        (2, [decoded("1", HIGH)], (), "No attack here decodes samples from the uploads better"),
+        (2, [], (), "Reconstruction was not measured"),
+    ],
+)
+def test_sentences_say_what_is_found_and_no_more(part, leaks, true, said):
+    sentence = (about_labels, about_members, about_samples)[part]
+    assert said in sentence(leaks, *([true] if part == 0 else []))
 
 
 def test_runs_without_what_is_needed_are_refused(tmp_path):

@@ -40,7 +40,9 @@ def test_a_run_without_uploads_is_continued_in_another(run):
     result = typed(run, "--clients", 1, "--budget", 60)
     assert result.exit_code == 0, result.output
     assert "two rounds were recorded for it" in result.output
+    assert "The server knows each client's class counts exactly." in result.output
     assert "counts of all classes, exact" in result.output
+    assert "Membership by the number" not in result.output, "other tables are printed with --all"
     assert "An attack that finds nothing proves nothing" in result.output
     values = json.loads((run / "leak" / "leak.json").read_text(encoding="utf-8"))
     assert values["round"] == 1 and values["clients"] == 1
@@ -50,8 +52,9 @@ def test_a_run_without_uploads_is_continued_in_another(run):
 
 @pytest.mark.parametrize("run", [True], indirect=True)
 def test_shadow_runs_are_trained_and_reported(run):
-    result = typed(run, "--shadows", 2, "--at-once", 0, "--budget", 60, "--clients", 1)
+    result = typed(run, "--shadows", 2, "--at-once", 0, "--budget", 60, "--clients", 1, "--all")
     assert result.exit_code == 0, result.output
+    assert "Membership by the number" in result.output
     values = json.loads((run / "leak" / "leak.json").read_text(encoding="utf-8"))
     assert values["shadows"] == 2
     assert {row["rule"] for row in values["membership"]} == {"threshold", "per-class", "lira"}

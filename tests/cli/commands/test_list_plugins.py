@@ -28,6 +28,7 @@ def test_table(cli):
     assert result.exit_code == 0
     for name in ("fedsa", "htfe8", "dirichlet", "digits", "gaussian-noise", "eager", "process"):
         assert name in result.output
+    assert "``" not in result.output, "a table is no RST"
     assert max(map(len, result.output.splitlines())) <= 100
 
 

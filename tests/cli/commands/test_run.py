@@ -14,6 +14,7 @@ import pytest
 
 import protofl as pf
 from protofl.federation.round.federation import Federation
+from protofl.system.formatting import size_text
 from protofl_cli.commands.run import _to_continue
 from protofl_cli.screens.render import Bars
 
@@ -49,6 +50,35 @@ def test_a_run(cli, digits, tmp_path):
     names |= {"preparation.json", "checkpoint"}
     assert names <= {path.name for path in (tmp_path / "r").iterdir()}
     assert max(map(len, result.output.splitlines())) <= 100
+    assert "keeps on disk" not in before, "a run that keeps little says so at its end only"
+
+
+def test_one_client_has_no_spread(cli, tiny):
+    commands = ("run", "local", *tiny, "--clients", 1, "--out", "r"), ("evaluate", "r", tiny[-1])
+    for words in (*commands, ("runs", "show", "r")):
+        result = cli(*words)
+        assert result.exit_code == 0, result.output
+        assert "±" not in result.output and "std" not in result.output
+
+
+def test_the_header_leaves_out_options_that_have_no_value(cli, tiny):
+    result = cli("run", "fedproto", *tiny, "--schedule", "buffered", "--devices", "tiers")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"schedule +buffered\(a=0.5, mixing=1\)", result.output)
+
+
+@pytest.mark.parametrize(("keep", "rounds"), [("current", 2), ("last", 3), ("best", 4)])
+def test_a_run_says_what_it_will_keep_and_what_it_has_kept(
+    cli, tiny, tmp_path, monkeypatch, keep, rounds
+):
+    monkeypatch.setattr("protofl_cli.screens.tables._MUCH", 0)
+    result = cli("run", "fedproto", *tiny, "--trials", 2, "--keep", keep, "--out", "r")
+    before, _, after = result.output.partition("round 1/2: accuracy")
+    assert f"weights of {rounds} rounds" in before
+    files = [*(tmp_path / "r" / "checkpoint").glob("client-00000-*")]
+    assert len(files) == rounds if keep != "best" else 2 < len(files) <= rounds
+    size = sum(f.stat().st_size for f in (tmp_path / "r").rglob("*") if f.is_file())
+    assert re.search(rf"on disk +{size_text(size)}", after)
 
 
 @pytest.mark.parametrize(

@@ -177,10 +177,18 @@ def test_a_read_only_folder_serves_what_it_holds(tmp_path):
         tmp_path.chmod(0o755)
 
 
-def test_the_file_has_the_permissions_of_any_new_file(tmp_path):
-    cache.load("toy", tmp_path, toy, quiet)
-    (tmp_path / "any").touch()
-    assert (tmp_path / "toy.safetensors").stat().st_mode == (tmp_path / "any").stat().st_mode
+@pytest.mark.skipif(os.name == "nt", reason="the modes are those of POSIX")
+def test_only_the_user_reads_cached_data(tmp_path):
+    folder = tmp_path / "new"
+    cache.load("toy", folder, toy, quiet)
+    modes = [path.stat().st_mode & 0o777 for path in (folder, folder / "toy.safetensors")]
+    assert modes == [0o700, 0o600]
+
+
+def test_without_the_cache_the_same_data_are_kept_nowhere(tmp_path):
+    data = cache.load("toy", tmp_path / "new", toy, quiet, keep=False)
+    assert not (tmp_path / "new").exists()
+    assert data.digest == cache.load("toy", tmp_path, toy, quiet).digest
 
 
 def _load_slowly(folder, results):

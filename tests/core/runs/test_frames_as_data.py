@@ -33,9 +33,11 @@ def test_frames_are_read_as_files_are(tmp_path, library):
         for row in zip(*COLUMNS.values(), strict=True)
     ]
     (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    given |= {"cache": "off", "data_dir": tmp_path / "none"}
     same = pf.run(**given, dataset=f"csv:{tmp_path / 'a.csv'}", out=tmp_path / "csv")
     data, wanted = (pf.load_run(r.folder).plan.data for r in (run, same))
-    assert data.compute_digest() == wanted.compute_digest()
+    assert data.compute_digest() == wanted.compute_digest() == data.digest
+    assert not (tmp_path / "none").exists(), "data are in no cache"
     assert run.summary["best_test_accuracy"] == same.summary["best_test_accuracy"]
 
 

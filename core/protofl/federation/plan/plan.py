@@ -167,9 +167,7 @@ class Plan:
             resolution.choices,
         )
         # 2. The data, the public data, and what they become for the models.
-        choices, data, read_as = run_data.load_for_group(
-            choices, registry, settings.data_dir, report, data
-        )
+        choices, data, read_as = run_data.load_for_group(choices, registry, settings, report, data)
         if not recorded or not data.task.has_classes:
             settings, choices = with_usual_metrics(settings, choices, data, registry)
         check_task(settings, composition, choices, data, registry)

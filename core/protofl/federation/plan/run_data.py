@@ -31,11 +31,12 @@ Report = Callable[[str], None]
 """Takes a line when something takes long (a download)."""
 
 
-def load_data(choice: Choice, data_dir: Path, report: Report) -> Dataset:
+def load_data(choice: Choice, data_dir: Path, report: Report, cached: str = "on") -> Dataset:
     """Load a data set, from the cache if possible; an empty key means that it is not cached."""
     key, decode = choice.call("cache_key", data_dir=data_dir), partial(choice.call, "decode")
     if key:
-        data = cache.load(key, data_dir, partial(decode, data_dir=data_dir), report)
+        decode = partial(decode, data_dir=data_dir)
+        data = cache.load(key, data_dir, decode, report, keep=cached == "on")
     else:
         data = decode(data_dir=data_dir)
     if data.preparation is not None and (fitted := data.preparation.fitted):
@@ -94,7 +95,7 @@ def own_partition(dataset: Choice, given: str | None) -> str:
 def load_for_group(
     choices: Mapping[str, Choice],
     registry: Registry,
-    data_dir: Path,
+    settings: Settings,
     report: Report,
     data: Dataset | None = None,
 ) -> tuple[dict[str, Choice], Dataset, list[str]]:
@@ -106,7 +107,7 @@ def load_for_group(
     Args:
         choices: The plugins of the run.
         registry: Where plugins are found.
-        data_dir: The folder of decoded data.
+        settings: The options.
         report: Takes a line when something takes long.
         data: Data to use instead.
 
@@ -116,14 +117,14 @@ def load_for_group(
     if data is not None:
         return {**choices}, data, []
     choice, group = choices["dataset"], choices["model-group"]
-    data = load_data(choice, data_dir, report)
+    data = load_data(choice, settings.data_dir, report, settings.cache)
     kinds, given_kind = kinds_of(group.plugin), getattr(choice.config, "kind", "")
     if data.sample.kind in kinds or given_kind is not None or not data.x.is_floating_point():
         return {**choices}, data, []
     for kind in kinds:
         kind_choice = choose(registry, "dataset", choice.text, {**choice.dump(), "kind": kind})
         try:
-            loaded = load_data(kind_choice, data_dir, report)
+            loaded = load_data(kind_choice, settings.data_dir, report, settings.cache)
         except UsageError:
             continue  # such arrays cannot be of this kind
         note = (
@@ -290,7 +291,7 @@ def public_data(
     if not public.startswith("npz:"):
         raise UsageError(f"--public {public!r}: expected a number, npz:PATH or none")
     choice = choose(registry, "dataset", public, options_like(data.sample))
-    loaded = load_data(choice, settings.data_dir, report)
+    loaded = load_data(choice, settings.data_dir, report, settings.cache)
     if not loaded.sample.is_like(data.sample):
         raise UsageError(f"--public {public} holds {loaded.sample}, the data set {data.sample}")
     if data.preparation is not None and data.preparation.fitted is not None:

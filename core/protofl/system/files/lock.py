@@ -32,6 +32,7 @@ def cache_lock(path: Path, report: Callable[[str], None]) -> Iterator[None]:
     wait = partial(report, f"waiting for another process that prepares {path}")
     with ExitStack() as held:
         try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             held.enter_context(waiting_lock(path.with_name(f".{path.name}.lock"), wait))
         except OSError as error:
             raise UsageError(

@@ -242,6 +242,7 @@ class Settings(Strict):
         default_data_dir, "Cache of decoded data", metavar="DIR",
         usual="PROTOFL_DATA_DIR, otherwise ~/.cache/protofl", common=True
     )
+    cache: Literal["on", "off"] = machine("on", "Whether decoded data are kept in --data-dir")
 
     # --- record and screen ---
     validation: Share = record(

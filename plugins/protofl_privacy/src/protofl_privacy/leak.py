@@ -13,6 +13,7 @@ from protofl_privacy.evidence import ATTACKERS, Evidence, families
 from protofl_privacy.labels import LabelLeak, label_leaks, true_keys
 from protofl_privacy.membership import MembershipLeak, membership_leaks, strongest
 from protofl_privacy.reconstruction import Reconstructions, picture, reconstruction_leaks
+from protofl_privacy.sentences import about_labels, about_members, about_samples
 
 FOLDER, FILE, PICTURE = "leak", "leak.json", "reconstruction.png"
 """The folder in a run folder, the file with all numbers, and the picture."""
@@ -59,6 +60,11 @@ class Leak:
             "clients": self.clients,
             "shadows": self.shadows,
             "attackers": ATTACKERS,
+            "summary": [
+                about_labels(self.labels, self.true),
+                about_members(self.membership),
+                about_samples(self.reconstructions.leaks),
+            ],
             "keys": key_table(self),
             "labels": [leak.to_values() for leak in self.labels],
             "membership": [leak.to_values() for leak in self.membership],

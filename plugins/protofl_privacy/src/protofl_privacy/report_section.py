@@ -28,7 +28,7 @@ def section(run: pf.Run) -> dict[str, Any] | None:
         f"The uploads of round {found['round'] + 1} of {found['clients']} clients were attacked "
         "(protofl leak)."
     )
-    parts: list[Any] = [about, WARNING, *found["notes"], *tables(found)]
+    parts: list[Any] = [about, *found["summary"], WARNING, *found["notes"], *tables(found)]
     picture = file.parent / PICTURE
     if picture.is_file():
         parts.append(

@@ -48,6 +48,7 @@ def leak(
         Path | None,
         option("--out", "DIR", "Folder of leak.json and the picture (default: RUN/leak)"),
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Print all tables.")] = False,
     as_json: Json = False,
     trust_code: TrustCode = None,
     debug: Debug = False,
@@ -95,9 +96,11 @@ def leak(
         print_json({**found.to_values(), "folder": folder})
         return
     line(f"{run}: uploads of round {found.round + 1}, {found.clients} clients", "bold")
+    values = found.to_values()
+    line("\n".join(values["summary"]))
     for text in found.notes:
         note(text)
-    for each in tables(found.to_values()):
+    for each in tables(values)[: None if every else 1]:
         table(each["columns"], each["rows"], title=each["caption"], wrap=True)
     line("An attack that finds nothing proves nothing.", "dim")
-    line(f"leak: {folder}")
+    line(f"leak: {folder}" + "; --all prints all tables" * (not every))
