@@ -25,7 +25,7 @@ TAKEN = (
 ).split()
 """Options that a node takes as they are, if no rule refuses them."""
 
-OWN = "data_dir device client_store server_threads backend workers".split()
+OWN = "data_dir cache device client_store server_threads backend workers".split()
 """Options of the node's machine, which its ``node.toml`` sets."""
 
 SERVERS = (
