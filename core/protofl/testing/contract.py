@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest import SkipTest
@@ -27,7 +28,7 @@ from protofl.errors import ProtoflError, UsageError, plugin_location
 from protofl.hooks.discovery.kinds import check_class, spec_hooks
 from protofl.hooks.discovery.registry import Registry, installed
 from protofl.hooks.plugin.members import Choice, choose
-from protofl.runs.request.plugin_names import installed_name, plain_name
+from protofl.runs.request.program_classes import installed_name, plain_name
 from protofl.system.options.plugin_options import Config, VariantConfig, parse_config
 from protofl.system.sources import error_location
 
@@ -230,17 +231,30 @@ class Contract:
     def test_one_of_its_name(self) -> None:
         """No other installed distribution provides a plugin of this kind and name."""
         if not isinstance(self.plugin, str):
-            target = f"{self.plugin.__module__}:{self.plugin.__qualname__}"
             others = [
                 p.distribution
                 for p in installed(self.kind)
-                if p.name == self.label and p.target != target
+                if p.name == self.label and not _is_target(self.plugin, p.target)
             ]
             expect(
                 not others, f"{self.label!r} is the name of a {self.kind} of {' and '.join(others)}"
             )
         else:
             self.registry.find(self.kind, self.label)
+
+
+def _is_target(plugin: type, target: str) -> bool:
+    """Return True if an entry point's target is this class, also if it was read from its file."""
+    module, _, name = target.partition(":")
+    if name != plugin.__qualname__:
+        return False
+    if module == plugin.__module__:
+        return True
+    try:
+        spec = find_spec(module)
+        return spec is not None and spec.origin == inspect.getsourcefile(plugin)
+    except (ImportError, TypeError):  # a damaged distribution; a class of a notebook has no file
+        return False
 
 
 # --- running it without pytest --------------------------------------------------------------------

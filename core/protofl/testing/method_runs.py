@@ -155,7 +155,10 @@ class RunChecks(MethodFederations):
         equal.rounds(3)
         again = toy.fingerprint(equal)
         expect(toy.same(first, again), f"two runs of seed 0 differ: {difference(first, again)}")
-        expect(not toy.same(first[0][:1], other.rounds(1)), "seeds 0 and 1 give the same run")
+        if toy.same(first[0][:1], other.rounds(1)):  # few samples may be scored alike by chance
+            other.rounds(2)
+            alike = toy.same(first[1], toy.fingerprint(other)[1])
+            expect(not alike, "seeds 0 and 1 give the same run")
 
     def test_the_order_of_clients_does_not_matter(self) -> None:
         """Clients that train in the opposite order give the same run."""
@@ -230,7 +233,7 @@ class RunChecks(MethodFederations):
         state.received = Payload(received)
         view = Client(state, self.main)
         federation.lifecycle("receive", client=view)
-        state.model.eval()
+        state.set_mode(False)
         before, x = toy.client_state(state), state.test.inputs()
         with torch.no_grad():
             first, again = (federation.call("inference", client=view, x=x) for _ in range(2))

@@ -122,7 +122,7 @@ class MethodContract(RunChecks):
             skip("no other engine is installed")
         members = [toy.group(toy.CNN, RESIDUAL), toy.group(RESIDUAL)]
         images = ragged_images()
-        failures = []
+        failures, trained = [], False
         with double_precision():
             expected = Run(self.plan(members, data=images, backend="local"), start=1)
             for name in usable:
@@ -130,12 +130,15 @@ class MethodContract(RunChecks):
                 parts = {"engine": options}
                 plan = self.plan(members, data=images, backend="local", engine=name, parts=parts)
                 actual = Run(plan, start=1)
+                trained |= sum("trained by eager" in n for n in actual.notes) < len(members)
                 self.remarks += [f"{name}: {note}" for note in actual.notes]
                 try:
                     assert_equal_runs(actual, expected, EXACT)
                 except AssertionError as error:
                     failures.append(f"{name}: {error}")
         expect(not failures, "; ".join(failures))
+        if not trained:
+            skip("; ".join(dict.fromkeys(self.remarks)))
 
     def test_recorded_steps_can_be_replayed(self) -> None:
         """A recorded step computes what the code does: with an engine that replays, it is equal."""

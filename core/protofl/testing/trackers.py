@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from protofl.hooks.views.run_info import TrackedRun
+from protofl.hooks.views.tracked_run import TrackedRun
 from protofl.runs.results.configuration import config_of
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect

@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 import protofl as pf
 from protofl_plugins.engines import stepping
 from protofl_plugins.engines.eager import Fallback
-from protofl_plugins.engines.stepping import Tree, tensors_of
+from protofl_plugins.engines.stepping import Parts, Tree
 from protofl_plugins.engines.updates import Update
 
 PROGRAMS = 16
@@ -120,10 +120,10 @@ class CUDAGraphs:
     def _on_stages(
         self, config: Config, jobs: list[pf.backends.TrainJob]
     ) -> list[dict[str, float]]:
-        owned = [tensors_of(job.whole()) for job in jobs]  # naming them takes milliseconds
+        owned = [Parts(job.whole()) for job in jobs]
         kinds = [
-            stepping.kind_of(job, rates=not job.scheduled, tensors=tensors)
-            for job, tensors in zip(jobs, owned, strict=True)
+            stepping.kind_of(job, parts, rates=not job.scheduled)
+            for job, parts in zip(jobs, owned, strict=True)
         ]
         keys = [(kind, kinds[:place].count(kind)) for place, kind in enumerate(kinds)]
         if any(stage.is_full for stage in self._stages.values()) or self._too_many(keys):
@@ -133,8 +133,8 @@ class CUDAGraphs:
                 if key not in self._stages:
                     self._stages[key] = Stage(job, last=config.last, warm=self._warm)
             stages = [self._stages[key] for key in keys]
-            for stage, tensors in zip(stages, owned, strict=True):
-                stage.take(tensors)
+            for stage, parts in zip(stages, owned, strict=True):
+                stage.take(parts.tensors)
             _launch(jobs, stages)
             found = [stage.sums() for stage in stages]  # one wait for all clients
             flat = {(n, label): s for n, sums in enumerate(found) for label, s in sums.items()}
@@ -197,15 +197,15 @@ class Stage:
         last: str = "auto",
         warm: set[torch.device] | None = None,
     ) -> None:
-        client_whole = job.whole()
-        self.whole, self.precision = deepcopy(client_whole), job.precision
-        names = stepping.groups_by_name(job, client_whole)
+        client_parts = Parts(job.whole())
+        self.whole, self.precision = deepcopy(client_parts.whole), job.precision
+        names = client_parts.groups(job)
         named = dict(self.whole.named_parameters())
         groups = [([named[n] for n in each], lr) for each, lr in names]
         self.trained = [p for parameters, _ in groups for p in parameters]
         self.update = Update(job, groups, fixed=True)
         self.device, self.order = job.device, _Order(job)
-        self._tensors, self._client = list(tensors_of(self.whole).values()), list[Tensor]()
+        self._tensors, self._client = list(Parts(self.whole).tensors.values()), list[Tensor]()
         self._usual, self._last, self._checks = job.batch_size, last, job.checks
         self._warm = set() if warm is None else warm
         self._programs: dict[str, _Program] = {}  # no captured one is dropped while the stage lives

@@ -413,13 +413,7 @@ class _Writes(TorchDispatchMode):
         self._known = {tensor.untyped_storage()._cdata: tensor for tensor in memory}
         self.problem = ""
 
-    def __torch_dispatch__(
-        self,
-        func: Any,  # noqa: ANN401 - torch's
-        types: Any,  # noqa: ANN401
-        args: Any = (),  # noqa: ANN401
-        kwargs: Any = None,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - torch's
         """Look at what an operation changes, and carry it out."""
         if func._schema.is_mutable:
             pairs = zip(func._schema.arguments, args, strict=False)

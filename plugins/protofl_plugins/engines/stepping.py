@@ -85,15 +85,40 @@ class Last:
         return versions == self._versions and all(map(operator.is_, last, tensors))
 
 
-def tensors_of(whole: Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, outside of autograd."""
-    return {n: t.detach() for n, t in (*whole.named_parameters(), *whole.named_buffers())}
+class Parts:
+    """The modules and tensors of a client, collected once, because a walk through them is slow.
 
+    Args:
+        whole: All modules of the client.
 
-def groups_by_name(job: pf.backends.TrainJob, whole: Module) -> list[tuple[list[str], float]]:
-    """The job's groups of parameters by their names in the whole of its modules."""
-    names = {id(p): name for name, p in whole.named_parameters()}
-    return [([names[id(p)] for p in parameters], lr) for parameters, lr in job.groups]
+    Attributes:
+        whole: As given.
+        modules: Each module with its name.
+        places: Where each tensor is held: its name, a dict of a module, and the key there. A shared
+            one has several places.
+        tensors: Parameters and buffers by name, outside of autograd.
+    """
+
+    def __init__(self, whole: Any) -> None:  # noqa: ANN401 - of a job, or a copy of one
+        self.whole = whole
+        self.modules: list[tuple[str, Module]] = [*whole.named_modules()]
+        self.places: list[tuple[str, dict[str, Any], str]] = []
+        self.tensors: dict[str, Tensor] = {}
+        self._names: dict[int, str] = {}
+        for kind in ("_parameters", "_buffers"):
+            for module_name, module in self.modules:
+                held = vars(module)[kind]
+                for key, tensor in held.items():
+                    if tensor is None:
+                        continue
+                    name = self._names.setdefault(id(tensor), f"{module_name}.{key}".lstrip("."))
+                    self.places.append((name, held, key))
+                    if name not in self.tensors:
+                        self.tensors[name] = tensor.detach()
+
+    def groups(self, job: pf.backends.TrainJob) -> list[tuple[list[str], float]]:
+        """The job's groups of parameters by their names."""
+        return [([self._names[id(p)] for p in parameters], lr) for parameters, lr in job.groups]
 
 
 class Kind(NamedTuple):
@@ -108,24 +133,21 @@ class Kind(NamedTuple):
     values: str
 
 
-def kind_of(
-    job: pf.backends.TrainJob, *, rates: bool = True, tensors: Mapping[str, Tensor] | None = None
-) -> Kind:
+def kind_of(job: pf.backends.TrainJob, parts: Parts, *, rates: bool = True) -> Kind:
     """Return what clients with a common step share.
 
     Args:
         job: A client.
+        parts: Those of its modules.
         rates: Whether learning rates belong to the step.
-        tensors: Its `tensors_of`, if they are known.
     """
-    whole = job.whole()
-    tensors = tensors_of(whole) if tensors is None else tensors
-    groups = groups_by_name(job, whole)
-    shapes = repr([(name, t.shape, t.dtype, t.device) for name, t in tensors.items()])
+    groups = parts.groups(job)
+    shapes = repr([(name, t.shape, t.dtype, t.device) for name, t in parts.tensors.items()])
     trained = repr(groups if rates else [names for names, _ in groups])
     rules = job.optimizer, job.momentum, job.weight_decay, job.clip, job.precision
-    base = job.architecture, trained, shapes, whole.modes, job.phase, job.loss.kind, *rules
-    return Kind(base, plain_values(whole))
+    modes = tuple(module.training for _, module in parts.modules)
+    base = job.architecture, trained, shapes, modes, job.phase, job.loss.kind, *rules
+    return Kind(base, plain_values(parts))
 
 
 def _memory(tensor: Tensor) -> object:
@@ -139,7 +161,7 @@ _PLAIN = frozenset((bool, int, float, str))
 """Types of plain values."""
 
 
-def plain_values(whole: Module) -> str:
+def plain_values(parts: Parts) -> str:
     """Return the values of modules' attributes that are neither parameters, buffers nor modules.
 
     Numbers, strings and tensors count, also in lists and dicts. A copy of the modules keeps them,
@@ -147,7 +169,7 @@ def plain_values(whole: Module) -> str:
     """
     attributes: list[object] = []
     shared: set[object] = set()
-    for name, module in whole.named_modules():
+    for name, module in parts.modules:
         for key, value in vars(module).items():
             if key in _OWN or value is None:
                 continue
@@ -156,7 +178,7 @@ def plain_values(whole: Module) -> str:
                 continue
             for leaf in tree_leaves(value):
                 if isinstance(leaf, Tensor):
-                    shared = shared or {_memory(t) for t in (*whole.parameters(), *whole.buffers())}
+                    shared = shared or {_memory(t) for t in parts.tensors.values()}
                     if _memory(leaf) in shared:  # torch's recurrent nets list their weights
                         continue
                     bits = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from protofl_plugins.engines import recording
+
 
 @pytest.fixture(autouse=True)
 def _one_thread():
@@ -12,3 +14,9 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _early_recordings(monkeypatch):
+    """Let all tests of engines see recorded steps, as a long run does."""
+    monkeypatch.setattr(recording, "PAYS", 2)

@@ -137,7 +137,7 @@ class Fails(Numbered):
 
 @pytest.mark.parametrize("engine", ["vmapped", "cuda-graphs"])
 def test_an_error_of_the_method_is_the_methods(engine, tmp_path):
-    with pytest.raises(pf.RunFailure, match=r"local_loss, client \d, round 0.*no such thing"):
+    with pytest.raises(pf.RunFailure, match=r"local_loss, client \d, round 1.*no such thing"):
         Run(toy_plan(Fails, tmp_path, [RESIDUAL], engine=engine))
 
 
