@@ -49,6 +49,12 @@ OPTIONS: dict[str, Options] = {
 FURTHER: dict[str, tuple[str, Options]] = {
     "fedl2g-features": ("fedl2g", {"warmup": 1, "guide": "features"}),
     "fedplvm-models": ("fedplvm", {"lambda": 1, "share": "model"}),
+    "gh-ofl-nb-diag": ("gh-ofl", {"head": "nb-diag"}),
+    "gh-ofl-proto-hyper": (
+        "gh-ofl",
+        {"head": "proto-hyper", "syn_ns_per_class": 50, "epochs": 3},
+    ),
+    "gh-ofl-qda": ("gh-ofl", {"head": "qda"}),
     "fedsaf-official": ("fedsaf", {"variant": "official", "structure": "rdm_cos"}),
 }
 """Further runs, and those that `runs_of` would make with other options."""
@@ -72,7 +78,16 @@ def runs_of(registry: Registry) -> dict[str, tuple[str, Options]]:
 
 RUNS = runs_of(Registry())
 
-ADAM = {"fedgen", "fedgen-official", "fedktl", "fedktl-official", "fedpkd", "feddf"}
+ADAM = {
+    "fedgen",
+    "fedgen-official",
+    "fedktl",
+    "fedktl-official",
+    "fedpkd",
+    "feddf",
+    "fedpft",
+    "gh-ofl-proto-hyper",
+}
 """Runs whose server trains with Adam, which amplifies rounding (see `test_golden.py`)."""
 
 ROUNDING = 1e-15
@@ -118,6 +133,8 @@ def plan_of(
     """
     method, options = RUNS[name]
     options = {**options, **changed}
+    if name.endswith("-official"):  # the stored runs began with other weights on each client
+        more = {"same_init": False, **more}
     public = {}
     if getattr(Registry().load("method", method), "needs_public", False):
         x = read_data().x[:12]

@@ -101,7 +101,7 @@ def test_an_unknown_name_is_refused(capsys):
     with pytest.raises(SystemExit) as ended:
         update.main(["fedsaa"])
     assert ended.value.code == 2
-    assert "unknown method 'fedsaa'; known: alignfed, " in capsys.readouterr().err
+    assert "unknown method 'fedsaa'; known: afl, alignfed, " in capsys.readouterr().err
 
 
 @pytest.mark.slow

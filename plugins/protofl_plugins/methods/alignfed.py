@@ -15,7 +15,7 @@ The code finds v by 100,000 steps that minimise Σ_i log Σ_j exp(v_i·v_j/τ). 
 minimum is a simplex equiangular tight frame. It has a closed form (FedKTL's, for K ≥ C), which we
 take: every client draws the same one from the seed, and no points are sent.
 
-The server builds h and sends it from round 0, as in `lg-fedavg`. Inference: the head.
+The server builds h and sends it from the first round, as in `lg-fedavg`. Inference: the head.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class AlignFed:
     ablations = {"without fixed points": "--drop local_loss.align"}
 
     @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
         """Require heads of one shape, and room for the points."""
         C, K = run.num_classes, run.feature_dim
         if 2 <= C <= K:
-            return weights.HEAD.requires(run)
+            return weights.HEAD.requires(run, config)
         if C < 2:
             return ["it spreads the points of at least 2 classes, and the data have 1"]
         return [f"its {C} points need K ≥ {C}, and K is {K}; --feature-dim {C} or more works"]

@@ -3,7 +3,7 @@
 The upper bound of a comparison: what could be reached if data might leave the clients. It is not
 federated learning and protects nothing.
 
-    round 0   every client sends all of its training samples D_i
+    round 1   every client sends all of its training samples D_i
     server    min over w_g of  E_{(x, y) ~ ∪_i D_i} ℓ(w_g; x, y), for every architecture g
     client    infers by w_g of its architecture
 

@@ -10,12 +10,13 @@ Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", 
 
 F_k is the client's mean cross-entropy, w the model that the client received, p_k = n_k/n. v_k is
 the client's model; w_k is a second net that trains on the same batches, so s is the number of
-steps of a round. v_k starts from the first w that the client receives. Inference is by v_k.
+steps of a round. The algorithm takes the first v_k as given: ``start``. Inference is by v_k.
 """
 
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Literal
 
 import torch
 
@@ -26,8 +27,8 @@ from protofl_plugins.shared import weights
 class Ditto:
     """Clients train a second model near the shared model (Li et al., 2021)."""
 
-    class Config(weights.ModelSharingConfig):
-        """Options, with the paper's symbols; shared: aggregate, buffers."""
+    class Config(weights.ModelSharingConfig, weights.ScopeConfig):
+        """Options, with the paper's symbols; shared: scope, aggregate, buffers."""
 
         lambda_: float = pf.Field(
             1.0,
@@ -35,6 +36,10 @@ class Ditto:
             ge=0,
             description="λ, weight of the distance to w; 0 regresses to local training, large "
             "values to the shared model. λ·η above 2 diverges",
+        )
+        start: Literal["received", "initial"] = pf.Field(
+            "received",
+            description="v_k at first: the first w that the client receives, or the initial w",
         )
 
     tasks = pf.datasets.Task.ALL
@@ -57,8 +62,12 @@ class Ditto:
 
     @pf.hookimpl
     def setup_client(self, client: pf.Client[Config]) -> None:
-        """Add the net of w_k."""
-        client.add_module("shared", deepcopy(client.module("model")))
+        """Add the net of w_k; v_k ← the initial w, if it starts there."""
+        model = client.module("model")
+        client.add_module("shared", deepcopy(model))
+        if client.config.start == "initial":
+            model.load_state_dict(client.build(client.architecture).state_dict())
+            client.state["started"] = True
 
     download_payload = weights.MODEL.download_payload  # w
 

@@ -15,12 +15,12 @@ class FedAvg:
         local     min over w_i of  E_{(x, y) ~ D_i} ℓ(w_i; x, y), starting from w
         server    w ← Σ_i (n_i / n) · w_i
 
-    The server builds w, so that it is sent from round 0. Clients train with cross-entropy and infer
-    by the shared model, as without any method.
+    The server builds w, so that it is sent from the first round. Clients train with cross-entropy
+    and infer by the shared model, as without any method.
     """
 
-    class Config(weights.ModelSharingConfig):
-        """Options; shared: aggregate, buffers."""
+    class Config(weights.ModelSharingConfig, weights.ScopeConfig):
+        """Options; shared: scope, aggregate, buffers."""
 
     tasks = pf.datasets.Task.ALL
     native_widths = True
@@ -50,7 +50,7 @@ class FedProx(FedAvg):
     """
 
     class Config(FedAvg.Config):
-        """Options, with the paper's symbols; shared: aggregate, buffers."""
+        """Options, with the paper's symbols; shared: scope, aggregate, buffers."""
 
         mu: float = pf.Field(
             0.01,

@@ -7,8 +7,8 @@ Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normal
     server    w^(l) ← 1/K · Σ_k w_k^(l) for every layer l that is not BatchNorm
 
 A BatchNorm layer stays on its client whole: γ, β, and the running mean and variance. The server
-builds the other layers and sends them from round 0. Clients train with cross-entropy and infer by
-the shared layers and their own BatchNorm layers.
+builds the other layers and sends them from the first round. Clients train with cross-entropy and
+infer by the shared layers and their own BatchNorm layers.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class FedBN:
     downloads = {"model/*": "the average of the clients' layers other than BatchNorm"}
 
     @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
         """Require a single architecture, with BatchNorm."""
-        if reasons := weights.MODEL.requires(run):
+        if reasons := weights.MODEL.requires(run, config):
             return reasons
         (architecture,) = run.architectures
         if batch_norm_names(run.unset_model(architecture)):

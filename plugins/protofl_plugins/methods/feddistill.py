@@ -36,7 +36,7 @@ class FedDistill:
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
 
-        official = {"drop_last": True}
+        official = {"drop_last": True, "same_init": True}
         deviations = {
             "exclude_own": pf.Deviation(
                 "Alg. 1, line 15", True, False, "the code averages over all, the client included"

@@ -92,7 +92,7 @@ class FedET:
         start = architecture_models.initial_models(server)
         layer = _layer(pf.models.pack_weights(model, "model"))
         for name in architecture_models.architectures_of(server, server.clients):
-            start.update(architecture_models.renamed(layer, "model", f"model@{name}"))
+            start.update(weights.renamed(layer, "model", f"model@{name}"))
         return start
 
     download_payload = staticmethod(architecture_models.model_of)
@@ -136,7 +136,7 @@ class FedET:
 
         layer, sent = _layer(pf.models.pack_weights(model, "model")), pf.Payload()
         for name in dict.fromkeys(k.split("/")[0] for k in server.global_state if "@" in k):
-            sent.update(architecture_models.renamed(layer, "model", name))
+            sent.update(weights.renamed(layer, "model", name))
         return sent
 
     global_models = staticmethod(public_data.server_models)

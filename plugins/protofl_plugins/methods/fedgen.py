@@ -8,12 +8,12 @@ Zhu, Hong and Zhou, "Data-Free Knowledge Distillation for Heterogeneous Federate
     server   h ← Σ_i (n_i / n) · h_i
              min over G of  ℓ(Σ_i w_i^ỹ · h_i(G(ỹ)), ỹ) + d·exp(−mean MSE(ε_j, ε_k)·MAE(G_j, G_k))
 
-    ỹ  drawn from the label counts of the round's clients, evenly in round 0         s  softmax
+    ỹ  drawn from the label counts of the round's clients, evenly in the first  s  softmax
     w_i^c  = n_i^c / Σ_j n_j^c, client i's share of class c                        (``shares``)
 
 FedTGP's FedGen has a = 1, b = d = 0; the original's code adds the terms of b and d, with a = b = 10
 (for EMNIST b = 1) that decay by 0.98 a round. Each step of the server draws one mini-batch of
-labels. h and G are sent from round 0, as the algorithm has it. Inference is by the head.
+labels. h and G are sent from the first round, as the algorithm has it. Inference is by the head.
 
 The code of FedTGP's comparison (since August 2023) trains G each round on a copy that it doesn't
 keep, so clients only ever see the untrained one: ``epochs=0`` of ``variant=official``.
@@ -48,7 +48,7 @@ class FedGen:
     class Config(pf.VariantConfig):
         """Options."""
 
-        official = {"drop_last": True}
+        official = {"drop_last": True, "same_init": True}
         deviations = {
             "epochs": pf.Deviation(
                 "the server's steps", 100, 0, "the code trains a copy of G and never keeps it"
@@ -88,7 +88,7 @@ class FedGen:
             description="BatchNorm of G in the term gen: its running statistics, or the batch's",
         )
         send_initial: bool = pf.Field(
-            True, description="send G in round 0 already; false begins to generate in the second"
+            True, description="send G in the first round; false begins to generate in the second"
         )
         a: float = pf.Field(
             1.0, ge=0, description="a of the generated features; 0 regresses to LG-FedAvg"
@@ -121,7 +121,7 @@ class FedGen:
             "as the parameter",
             "G, which maps a class to features that the clients' heads recognise",
         ),
-        "counts": "the label counts of the last round's clients together; in round 0 one each",
+        "counts": "the label counts of the last round's clients together; at first one each",
         "classes": "the classes of these counts",
     }
 

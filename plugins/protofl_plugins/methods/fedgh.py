@@ -7,8 +7,8 @@ Yi et al., "FedGH: Heterogeneous Federated Learning with Generalized Global Head
     P_i^c     client i's prototype of class c: mean feature of its samples
     server    h ← h − η_S·∇ℓ(h(P_i^c), c), over all (i, c) that were sent
 
-The server builds h, sends it from round 0 and keeps it from round to round. Inference is by the
-head, after h has taken its place.
+The server builds h, sends it from the first round and keeps it from round to round. Inference is by
+the head, after h has taken its place.
 
 The paper's step is one gradient step on what was received: ``epochs=1``, here in mini-batches of
 the clients' size. The code of FedKTL's comparison passes over it 1000 times by default until
@@ -35,7 +35,7 @@ class FedGH:
     class Config(pf.VariantConfig):
         """Options."""
 
-        official = {"drop_last": True}
+        official = {"drop_last": True, "same_init": True}
         deviations = {
             "epochs": pf.Deviation(
                 "the server's step",

@@ -43,6 +43,7 @@ class FedKTL:
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
 
+        official = {"same_init": True}
         deviations = {
             "unit": pf.Deviation(
                 "P_i^c, Sec. 3.3.2", False, True, "the code scales g(x) and the mean to length 1"

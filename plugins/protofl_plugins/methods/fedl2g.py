@@ -56,7 +56,7 @@ class FedL2G:
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
 
-        official = {"drop_last": True, "shuffle": False, "clip": BOUND}
+        official = {"drop_last": True, "same_init": True, "shuffle": False, "clip": BOUND}
 
         guide: Literal["logits", "features"] = pf.Field(
             "logits", description="what v guides: FedL2G-l or FedL2G-f"

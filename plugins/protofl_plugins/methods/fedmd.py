@@ -8,9 +8,9 @@ Algorithm 1.
     digest        min over w_i of  mean |z_i(x) − z̃(x)| over public samples and classes
     revisit       min over w_i of  E_{(x, y) ~ D_i} ℓ(z_i(x), y)
 
-A round here is digest, revisit, communicate, aggregate; in round 0 there is nothing to digest. The
-distance of digest is that of the authors' code. Their start on labelled public data is left out, as
-public samples have no labels here. Inference is by the head.
+A round here is digest, revisit, communicate, aggregate; in the first round there is nothing to
+digest. The distance of digest is that of the authors' code. Their start on labelled public data is
+left out, as public samples have no labels here. Inference is by the head.
 """
 
 from __future__ import annotations

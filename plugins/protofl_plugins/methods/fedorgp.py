@@ -41,7 +41,7 @@ class FedORGP:
     class Config(trained.TrainedConfig):
         """Options, with the paper's symbols; shared: server_lr, processor, send_initial."""
 
-        official = {"drop_last": True, "shuffle": False}
+        official = {"drop_last": True, "same_init": True, "shuffle": False}
 
         lambda_c: float = pf.Field(100.0, ge=0, description="λ_c, weight of align (Eq. 8)")
         lambda_s: float = pf.Field(1.0, ge=0, description="λ_s, weight of 1 − s (Eq. 5)")

@@ -7,9 +7,9 @@ algorithms 1 and 2.
     server    W_B ← Σ_j γ_j · W_B,j,  γ_j = n_j / n
 
 The base layers W_B are the feature extractor; the personalization layers W_P,j are the head, as
-with K_P = 1 in the paper. The server builds W_B and sends it from round 0. A client trains both
-parts at once and continues from its own W_P,j in the next round. Clients train with cross-entropy
-and infer by their own head.
+with K_P = 1 in the paper. The server builds W_B and sends it from the first round. A client trains
+both parts at once and continues from its own W_P,j in the next round. Clients train with
+cross-entropy and infer by their own head.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class FedRep(FedPer):
     class Config(FedPer.Config, pf.VariantConfig):
         """Options, with the paper's symbols."""
 
+        official = {"same_init": True}
         deviations = {
             "aggregate": pf.Deviation(
                 "algorithm 1", "uniform", "weighted", "the code weights φ_i by n_i"

@@ -10,7 +10,7 @@ Learning" (ICDCS 2023), Algorithms 1 and 2.
             d(x) = ‖R_G(x) − P^ỹ‖, before the server's training             (Eq. 9, 10, Alg. 1)
     server  δ·(KL(S, M_G) + CE(M_G, ỹ)) + (1−δ)·MSE(R_G(x), P^ỹ) on D̆              (Eq. 11–13)
     public  γ·KL(M_c, M_G) + (1−γ)·CE(M_c, argmax M_G) on D̆                       (Eq. 14, 15)
-    private CE, and from round 1 on + ε·MSE(R_c(x), P^y)                           (Eq. 4, 16)
+    private CE, and from the second round on + ε·MSE(R_c(x), P^y)                  (Eq. 4, 16)
 
 The KD-based method that the paper starts from (Fig. 1 to 3) distils 1/M·Σ_c M_c(x) by KL alone
 (Eq. 3, see ``ablations``).

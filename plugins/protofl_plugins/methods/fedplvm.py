@@ -98,7 +98,7 @@ class FedPLVM:
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
         """Require a single architecture where models are averaged."""
-        return weights.MODEL.requires(run) if config.share == "model" else []
+        return weights.MODEL.requires(run, config) if config.share == "model" else []
 
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:

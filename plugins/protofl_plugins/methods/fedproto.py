@@ -42,7 +42,7 @@ class FedProto:
         Shared: lambda, distance, align, collect, aggregate, absent.
         """
 
-        official = {"drop_last": True}
+        official = {"drop_last": True, "same_init": True}
         deviations = MeansConfig.deviations | GuideConfig.deviations
 
     tasks = ("classification", "multilabel")

@@ -14,9 +14,9 @@ The paper writes r̃_k and ỹ_k as sums over samples. This is the variant that 
 results, Random Average Prototype: samples are first averaged by class. Its map of features to one
 width, average pooling, is that of the model groups.
 
-The server builds h, sends it from round 0 and keeps it from round to round. Inference is by the
-head, after h has taken its place. The published code of the folder ``PFLlib`` has these steps; that
-of ``HtFLlib`` never sends h to the clients, which is not offered.
+The server builds h, sends it from the first round and keeps it from round to round. Inference is by
+the head, after h has taken its place. The published code of the folder ``PFLlib`` has these steps;
+that of ``HtFLlib`` never sends h to the clients, which is not offered.
 """
 
 from __future__ import annotations

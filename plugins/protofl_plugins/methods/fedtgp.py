@@ -53,7 +53,7 @@ class FedTGP:
         Shared: lambda, distance, align, server_lr, server_batch_size, processor, send_initial.
         """
 
-        official = {"drop_last": True}
+        official = {"drop_last": True, "same_init": True}
         deviations = {
             **trained.TrainedConfig.deviations,
             **GuideConfig.deviations,

@@ -99,7 +99,7 @@ class FedTSP:
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """Draw p; T and s of round 0."""
+        """Draw p; T and s of the first round."""
         encoder, config, C = _checked(server), server.config, server.num_classes
         trained = Trained(encoder.logit_scale)
         if _trains(server) == "prompts":

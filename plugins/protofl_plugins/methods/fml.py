@@ -11,7 +11,7 @@ et al., AAAI 2024, appendix A).
 
 The target of each KL is detached, so each model learns from its own loss alone. The KL is summed
 over classes and averaged over the batch. The auxiliary model is the one that the group declares,
-sent from round 0: all clients begin with the same. Inference is by the client's own model.
+sent from the first round: all clients begin with the same. Inference is by the client's own model.
 """
 
 from __future__ import annotations

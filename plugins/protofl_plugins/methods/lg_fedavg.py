@@ -6,9 +6,9 @@ Representations", 2020; as in FedTGP, section "Baseline methods": the last layer
     local     min over f_i, h_i of  E_{(x, y) ~ D_i} ℓ(h_i(f_i(x)), y), h_i starting from h
     server    h ← Σ_i (n_i / n) · h_i
 
-The server builds h and sends it from round 0: the algorithm begins with one global part, and so
-does published code, which takes the first client's head. Clients train
-with cross-entropy and infer by the head.
+The server builds h and sends it from the first round: the algorithm begins with one global part,
+and so does published code, which takes the first client's head. Clients train with cross-entropy
+and infer by the head.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LGFedAvg:
     class Config(weights.SharingConfig, pf.VariantConfig):
         """Options; shared: aggregate."""
 
-        official = {"drop_last": True}
+        official = {"drop_last": True, "same_init": True}
 
     tasks = pf.datasets.Task.OF_HEADS
     asynchronous = "versions"

@@ -27,12 +27,15 @@ from torch.func import functional_call
 import protofl as pf
 from protofl_plugins.shared import weights
 
+PARTS = ("model", "control")
+"""x and c."""
+
 
 class SCAFFOLD:
     """Control variates correct the drift of clients (Karimireddy et al., 2020)."""
 
-    class Config(weights.BuffersConfig):
-        """Options, with the paper's symbols; shared: buffers."""
+    class Config(weights.BuffersConfig, weights.ScopeConfig):
+        """Options, with the paper's symbols; shared: scope, buffers."""
 
         option: Literal["I", "II"] = pf.Field(
             "II",
@@ -64,7 +67,7 @@ class SCAFFOLD:
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
         """Require a single architecture, and with option II steps that are plain SGD."""
-        reasons = weights.MODEL.requires(run)
+        reasons = weights.MODEL.requires(run, config)
         if config.option == "II" and (run.optimizer != "sgd" or run.momentum or run.clip):
             steps = f"momentum {run.momentum:g}" if run.momentum else f"clip {run.clip:g}"
             steps = run.optimizer if run.optimizer != "sgd" else steps
@@ -78,16 +81,18 @@ class SCAFFOLD:
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """Build x, and c = 0."""
-        model = weights.built_model(server)
-        buffers = weights.averages_buffers(server.config)
-        x = pf.models.pack_weights(model, "model", buffers=buffers)
-        c = pf.models.pack_weights(model, "control", buffers=False)
-        return pf.Payload({**x, **{key: torch.zeros_like(tensor) for key, tensor in c.items()}})
+        start = weights.MODEL.setup_server(server)
+        for key, tensor in [*start.items()]:
+            if "/buffer/" not in key:
+                start[key.replace("model", "control", 1)] = torch.zeros_like(tensor)
+        return start
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Send x and c."""
-        return server.global_state.select("model/*", "control/*")
+        (end,) = weights.sharing(server, [client_id])
+        x, c = (weights.renamed(server.global_state, f"{part}{end}", part) for part in PARTS)
+        return pf.Payload({**x, **c})
 
     receive = weights.MODEL.receive  # y_i ← x
 
@@ -142,25 +147,28 @@ class SCAFFOLD:
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """Eq. 5."""
-        result, N = pf.Payload(), server.num_clients
-        for key, old in server.global_state.select("model/*", "control/*").items():
-            changes = torch.stack([upload[_update(key)] for upload in uploads.values()])
-            if not old.is_floating_point():  # BatchNorm's count of batches
-                result[key] = old + changes.amax(0)
-            elif key.startswith("control/"):
-                result[key] = old + changes.sum(0) / N
-            else:
-                rate = 1.0 if "/buffer/" in key else server.config.server_rate
-                result[key] = old + rate * changes.mean(0)
+        result = pf.Payload()
+        everyone = weights.sharing(server, range(server.num_clients))
+        for end, clients in weights.sharing(server, uploads).items():
+            sent, N = [uploads[client] for client in clients], len(everyone[end])
+            for key, old in server.global_state.select(*(f"{p}{end}/*" for p in PARTS)).items():
+                changes = torch.stack([upload[_update(key)] for upload in sent])
+                if not old.is_floating_point():  # BatchNorm's count of batches
+                    result[key] = old + changes.amax(0)
+                elif key.startswith("control"):
+                    result[key] = old + changes.sum(0) / N
+                else:
+                    rate = 1.0 if "/buffer/" in key else server.config.server_rate
+                    result[key] = old + rate * changes.mean(0)
         return result
 
     global_models = weights.MODEL.global_models
 
 
 def _update(key: str) -> str:
-    """Return the key of the change of ``model/NAME`` or ``control/NAME``."""
+    """Return the key of the change of ``model/NAME`` or ``control/NAME``, for any architecture."""
     part, _, name = key.partition("/")
-    return f"{part}_update/{name}"
+    return f"{part.partition('@')[0]}_update/{name}"
 
 
 def _received(client: pf.Client[SCAFFOLD.Config], part: str) -> Tensor:

@@ -6,7 +6,7 @@ Each client shares the model of its architecture g. The server's global state ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import protofl as pf
 from protofl_plugins.shared.public_data import ServerTrainingConfig, evaluated
+from protofl_plugins.shared.weights import renamed
 
 
 class ArchitecturesConfig(ServerTrainingConfig):
@@ -81,12 +82,6 @@ def known_models(server: pf.Server[Any]) -> dict[str, nn.Module]:
 def architectures_of(server: pf.Server, clients: Iterable[int]) -> list[str]:
     """Return the architectures of some clients, each once, in the clients' order."""
     return list(dict.fromkeys(server.clients[client].architecture for client in clients))
-
-
-def renamed(tensors: Mapping[str, Tensor], old: str, new: str) -> pf.Payload:
-    """Return the tensors ``OLD/*`` as ``NEW/*``."""
-    selected = pf.Payload(tensors).select(f"{old}/*")
-    return pf.Payload({f"{new}/{n.removeprefix(f'{old}/')}": t for n, t in selected.items()})
 
 
 def public_logits_of(server: pf.Server, uploads: pf.Uploads) -> Tensor:

@@ -35,7 +35,7 @@ class AuxiliaryConfig(pf.Config):
 class MutualConfig(AuxiliaryConfig, pf.VariantConfig):
     """Options of a method whose client and auxiliary model learn from each other."""
 
-    official = {"drop_last": True}
+    official = {"drop_last": True, "same_init": True}
     deviations = {
         "kl_mean": pf.Deviation(
             "the KL terms", "batch", "elements", "the code divides the divergence by C as well"

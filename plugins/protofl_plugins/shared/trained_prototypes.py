@@ -20,7 +20,7 @@ class TrainedConfig(pf.VariantConfig):
 
     deviations = {
         "send_initial": pf.Deviation(
-            "Alg. 1", True, False, "the code sends nothing down in round 0"
+            "Alg. 1", True, False, "the code sends nothing down in the first round"
         ),
     }
     server_lr: float | None = pf.Field(
@@ -30,12 +30,12 @@ class TrainedConfig(pf.VariantConfig):
         None, ge=1, description="prototypes in a mini-batch of the server. None: the clients'"
     )
     processor: bool = pf.Field(True, description="F; false trains the vectors alone (w/o F)")
-    send_initial: bool = pf.Field(None, description="send P̂ down in round 0 already")
+    send_initial: bool = pf.Field(None, description="send P̂ down in the first round already")
 
 
 @pf.hookimpl
 def set_up(server: pf.Server[Any]) -> pf.Payload:
-    """Draw the vectors e and F; return P̂, or nothing where it is not sent in round 0."""
+    """Draw the vectors e and F; return P̂, or nothing where it is not sent in the first round."""
     K = server.feature_dim
     vectors = nn.Embedding(server.num_classes, K).to(server.device)
     server.modules["vectors"] = vectors

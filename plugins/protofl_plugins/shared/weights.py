@@ -7,7 +7,7 @@ The weights of a module travel as ``NAME/*``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -34,6 +34,16 @@ class BuffersConfig(pf.Config):
 
 class ModelSharingConfig(BuffersConfig, SharingConfig):
     """Options of the aggregation of whole models."""
+
+
+class ScopeConfig(pf.Config):
+    """The clients that share a model."""
+
+    scope: Literal["all", "architecture"] = pf.Field(
+        "all",
+        description="one model for all clients, or one for each architecture, which clients with "
+        "different architectures need (FedDF, algorithm 3, without distillation)",
+    )
 
 
 UPLOADS = {
@@ -119,7 +129,29 @@ def flat(tensors: Iterable[Tensor]) -> Tensor:
     return torch.cat([tensor.flatten() for tensor in tensors])
 
 
-def shared_model(server: pf.Server[Any], model: nn.Module | None = None) -> dict[str, nn.Module]:
+def sharing(server: pf.Server[Any], clients: Iterable[int]) -> dict[str, list[int]]:
+    """Return the clients that share a model, by the end of its key in the global state.
+
+    The end is ``@ARCHITECTURE`` with ``scope=architecture``, and empty for one model of all.
+    """
+    config = server.config
+    if not isinstance(config, ScopeConfig) or config.scope == "all":
+        return {"": [*clients]}
+    groups: dict[str, list[int]] = {}
+    for client in clients:
+        groups.setdefault(f"@{server.clients[client].architecture}", []).append(client)
+    return groups
+
+
+def renamed(tensors: Mapping[str, Tensor], old: str, new: str) -> pf.Payload:
+    """Return the tensors ``OLD/*`` as ``NEW/*``."""
+    selected = pf.Payload(tensors).select(f"{old}/*")
+    return pf.Payload({f"{new}/{n.removeprefix(f'{old}/')}": t for n, t in selected.items()})
+
+
+def shared_model(
+    server: pf.Server[Any], model: nn.Module | None = None, key: str = "model"
+) -> dict[str, nn.Module]:
     """Return a model with the server's weights, as the only global model.
 
     None if its BatchNorm statistics stay on the clients, as it can't predict without them.
@@ -127,12 +159,13 @@ def shared_model(server: pf.Server[Any], model: nn.Module | None = None) -> dict
     Args:
         server: The server.
         model: Gets the weights; None for the first client's architecture.
+        key: The weights are ``KEY/*`` in the global state.
     """
     model = built_model(server) if model is None else model
     if not averages_buffers(server.config) and any(True for _ in model.buffers()):
         return {}
-    pf.models.load_weights(model, server.global_state, "model")
-    return {"model": model}
+    pf.models.load_weights(model, server.global_state, key)
+    return {key.removeprefix("model@"): model}
 
 
 def install(client: pf.Client[Any], name: str) -> None:
@@ -156,7 +189,8 @@ class SharedWeights:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Any], client_id: int) -> pf.Payload:
         """Send w."""
-        return server.global_state.select(f"{self._name}/*")
+        (end,) = sharing(server, [client_id])
+        return renamed(server.global_state, f"{self._name}{end}", self._name)
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Any]) -> None:
@@ -173,9 +207,14 @@ class SharedWeights:
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Any], uploads: pf.Uploads) -> pf.Payload:
         """Average: w ← Σ_i (n_i / n) · w_i over the round's clients; 1/M for n_i/n if uniform."""
-        samples = torch.stack([upload["samples"] for upload in uploads.values()])
-        weights = None if server.config.aggregate == "uniform" else samples
-        return pf.models.average_weights(list(uploads.values()), self._name, weights)
+        means = pf.Payload()
+        for end, clients in sharing(server, uploads).items():
+            sent = [uploads[client] for client in clients]
+            samples = torch.stack([upload["samples"] for upload in sent])
+            weights = None if server.config.aggregate == "uniform" else samples
+            mean = pf.models.average_weights(sent, self._name, weights)
+            means.update(renamed(mean, self._name, f"{self._name}{end}"))
+        return means
 
 
 class SharedPart(SharedWeights):
@@ -191,22 +230,36 @@ class SharedPart(SharedWeights):
         self._unequal = unequal
 
     @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
+    def requires(self, run: pf.RunInfo, config: pf.Config) -> list[str]:
         """Require weights of the same shapes, and none that lie in a part that stays."""
-        return self._unequal(run) or ([] if self._name == "model" else tied_parts(run))
+        if self._name != "model":
+            return self._unequal(run) or tied_parts(run)
+        reasons = self._unequal(run)
+        if not isinstance(config, ScopeConfig):
+            return reasons
+        if config.scope == "architecture":
+            return []
+        return [f"{reason}; or --set scope=architecture" for reason in reasons]
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Any]) -> pf.Payload:
         """Build w, with the initial weights of the first client's architecture."""
-        model = built_model(server)
-        part = model if self._name == "model" else getattr(model, self._name)
-        buffers = averages_buffers(server.config)
-        return pf.models.pack_weights(part, self._name, buffers=buffers)
+        start = pf.Payload()
+        for end, (first, *_) in sharing(server, server.clients).items():
+            model = server.build(server.clients[first].architecture)
+            part = model if self._name == "model" else getattr(model, self._name)
+            buffers = averages_buffers(server.config)
+            start.update(pf.models.pack_weights(part, f"{self._name}{end}", buffers=buffers))
+        return start
 
     @pf.hookimpl
     def global_models(self, server: pf.Server[Any]) -> dict[str, nn.Module]:
         """Evaluate the model with w on the global test samples."""
-        return shared_model(server)
+        models: dict[str, nn.Module] = {}
+        for end, (first, *_) in sharing(server, server.clients).items():
+            model = server.build(server.clients[first].architecture)
+            models.update(shared_model(server, model, f"model{end}"))
+        return models
 
 
 MODEL = SharedPart("model", unequal_models)

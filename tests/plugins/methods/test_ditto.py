@@ -81,6 +81,21 @@ def test_lambda_0_is_local_training_from_the_shared_model(toy):
             plain.assert_equal_states(found.client(number).model.state_dict(), v.state_dict())
 
 
+def test_the_published_start_is_the_model_before_round_0(toy):
+    with double_precision():
+        chosen = {"lambda": 0, "start": "initial"}
+        found = plain.federation(toy, "ditto", set=chosen, participation=0.25)
+        samples, w = plain.samples_of(found), plain.server_model(found)
+        found.rounds(2)
+        (late,) = found.pool.uploads(1).keys() - found.pool.uploads(0).keys()
+        v = deepcopy(w)
+        plain.sgd(v, *samples[late])
+        plain.assert_equal_states(found.client(late).model.state_dict(), v.state_dict())
+        (absent, *_) = {*range(4)} - found.pool.uploads(0).keys() - {late}
+        state = found.prepare(absent, found.server.global_state)
+        plain.assert_equal_states(state.model.state_dict(), w.state_dict())
+
+
 def test_the_shared_model_is_that_of_fedavg(toy):
     with double_precision():
         ditto, average = plain.federation(toy, "ditto"), plain.federation(toy, "fedavg")

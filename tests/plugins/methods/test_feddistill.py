@@ -145,7 +145,7 @@ def test_variants():
     paper, official = FedDistill.Config(), FedDistill.Config(variant="official")
     assert [getattr(paper, n) for n in names] == [True, "softmax", "keep"]
     assert [getattr(official, n) for n in names] == [False, "logits", "forget"]
-    assert run_defaults(FedDistill, official) == {"drop_last": True}
+    assert run_defaults(FedDistill, official) == {"drop_last": True, "same_init": True}
     assert run_defaults(FedDistill, paper) == {}
 
 

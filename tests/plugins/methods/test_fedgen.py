@@ -210,7 +210,8 @@ def test_variants():
     assert chosen() == ("class", "keep", "running")
     assert chosen(variant="official") == ("client", "fresh", "batch")
     assert chosen(variant="official", shares="class") == ("class", "fresh", "batch")
-    assert run_defaults(FedGen, FedGen.Config(variant="official")) == {"drop_last": True}
+    official = run_defaults(FedGen, FedGen.Config(variant="official"))
+    assert official == {"drop_last": True, "same_init": True}
 
 
 def test_draws_follow_the_counts(data_dir):

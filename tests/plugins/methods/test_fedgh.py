@@ -98,7 +98,7 @@ def test_variants():
     assert FedGH.Config().epochs == 1
     official = FedGH.Config(variant="official")
     assert official.epochs == 100
-    assert run_defaults(FedGH, official) == {"drop_last": True}
+    assert run_defaults(FedGH, official) == {"drop_last": True, "same_init": True}
     assert FedGH.Config(variant="official", epochs=3).epochs == 3
 
 

@@ -132,7 +132,8 @@ def test_variants():
     names = ("svd", "kl_mean", "detach", "clip")
     assert [getattr(paper, n) for n in names] == ["update", "batch", True, 0.0]
     assert [getattr(official, n) for n in names] == ["weights", "elements", False, 10.0]
-    assert run_defaults(FedKD, official) == {"drop_last": True, "clip": 10.0}
+    asked = {"drop_last": True, "same_init": True, "clip": 10.0}
+    assert run_defaults(FedKD, official) == asked
     assert FedKD.Config(variant="official", svd="update").svd == "update"
 
 

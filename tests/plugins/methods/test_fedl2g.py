@@ -165,7 +165,7 @@ def test_batches_too_small_for_batch_norm_are_computed_in_evaluation_mode(toy):
 
 def test_the_official_variant_trains_as_the_published_code():
     official = FedL2G.Config(variant="official")
-    expected = {"drop_last": True, "shuffle": False, "clip": 100.0}
+    expected = {"drop_last": True, "same_init": True, "shuffle": False, "clip": 100.0}
     assert run_defaults(FedL2G, official) == expected
     assert run_defaults(FedL2G, FedL2G.Config()) == {}
 

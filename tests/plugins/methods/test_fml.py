@@ -88,7 +88,8 @@ def test_variants_and_their_runs():
     assert (paper.kl_mean, paper.detach, paper.clip) == ("batch", True, 0.0)
     assert (official.kl_mean, official.detach, official.clip) == ("elements", False, 10.0)
     assert run_defaults(FML, paper) == {}
-    assert run_defaults(FML, official) == {"drop_last": True, "clip": 10.0}
+    asked = {"drop_last": True, "same_init": True, "clip": 10.0}
+    assert run_defaults(FML, official) == asked
     assert run_defaults(FML, FML.Config(clip=3)) == {"clip": 3.0}
 
 

@@ -131,7 +131,7 @@ def test_lg_fedavg_shares_the_head_only(toy):
 @pytest.mark.parametrize("variant", ["paper", "official"])
 def test_lg_fedavg_begins_with_one_head(toy, variant):
     """The first mean of different initial heads would fit no client's features."""
-    found = toy("lg-fedavg", set={"variant": variant})
+    found = toy("lg-fedavg", set={"variant": variant}, same_init=False)
     own = [found.client(n).model.head.weight.clone() for n in range(4)]
     assert not any(torch.equal(own[0], w) for w in own[1:])
     server = found.views()[1]
@@ -184,3 +184,35 @@ def test_lg_fedavg_needs_one_head(toy):
     assert "(linear, 5)" in str(caught.value)
     assert "--models htfe8" in str(caught.value)
     assert toy("lg-fedavg").rounds(1)  # two extractors with one kind of head
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "ditto", "scaffold"])
+def test_each_architecture_has_a_model_of_its_own(toy, method):
+    found = toy(method, set={"scope": "architecture"}, models=TWO_HEADS)
+    found.rounds(2)
+    first, second = (found.pool.downloads(number) for number in (0, 1))
+    uploads = {c: pf.Payload.from_bytes(b) for c, b in found.pool.uploads(0).items()}
+    assert [first[0], first[1]] == [first[2], first[3]] and first[0] != first[1]
+    assert [second[0], second[1]] == [second[2], second[3]]
+    for pair in ((0, 2), (1, 3)):
+        sent = [uploads[client] for client in pair]
+        start, mean = (pf.Payload.from_bytes(of[pair[0]]) for of in (first, second))
+        for name, found_mean in mean.under("model").items():
+            if method == "scaffold":
+                changes = [numbers(u[f"model_update/{name}"].flatten()) for u in sent]
+                old = numbers(start[f"model/{name}"].flatten())
+                slow = [w + (a + b) / 2 for w, a, b in zip(old, *changes, strict=True)]
+            else:
+                slow = slow_average(dict(enumerate(sent)), f"model/{name}", True)
+            assert numbers(found_mean.flatten()) == pytest.approx(slow, rel=1e-5, abs=1e-6)
+        if method == "scaffold":  # c of two clients, not of all four
+            for name, c in mean.under("control").items():
+                a, b = (numbers(u[f"control_update/{name}"].flatten()) for u in sent)
+                slow = [(p + q) / 2 for p, q in zip(a, b, strict=True)]
+                assert numbers(c.flatten()) == pytest.approx(slow, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "ditto", "scaffold"])
+def test_the_refusal_of_several_architectures_names_the_scope(toy, method):
+    with pytest.raises(pf.UsageError, match="--set scope=architecture"):
+        toy(method, models=TWO_HEADS)
