@@ -193,12 +193,38 @@ def test_refusals_name_the_reason(tmp_path):
         run(tmp_path, models=ToyWithLayer, set=budget)
     with pytest.raises(pf.ProtoflError, match="the upload has head/weight"):
         run(tmp_path, method="lg-fedavg", drop=[], set=budget)
+    for method, options, words in (
+        ("fedcgs", {}, "the upload has feature_sums, gram.*those of no covariance"),
+        ("gh-ofl", {"head": "nb-diag"}, "the upload has feature_s.*those of no covariance"),
+        ("gh-ofl", {"head": "qda"}, "the upload has feature_sums, class_grams.*no covariance"),
+        ("afl", {}, "the upload has ridge, gram.*changes in a regression"),
+        ("fedpft", {}, "the upload has mixture_.*changes in a fitted mixture"),
+    ):
+        with pytest.raises(pf.ProtoflError, match=f"(?s){words}"):
+            run(tmp_path, method=method, drop=[], set=budget | options)
     with pytest.raises(pf.ProtoflError, match=r"minimum-count reads client\.class_"):
         run(tmp_path, transforms=["dp-prototypes", "minimum-count"], set=budget)
     for before in ("quantise", "gaussian-noise"):
         with pytest.raises(pf.UsageError, match=f"--with {before} --with dp-prototypes: dp-proto"):
             run(tmp_path, transforms=[before, "dp-prototypes"], set=budget)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("models", "way"),
+    [
+        ("mlp", "--set models.frozen=FILE"),
+        ("torchvision:resnet18", "models.projection=false"),
+        ("widths:cnn4@1", "--models cnn4 --set models.frozen=FILE"),
+    ],
+)
+def test_each_reason_has_its_own_line_and_the_advice_is_for_the_group(models, way, tmp_path):
+    data = {"dataset": "wine"} if models == "mlp" else {"dataset": "digits"}
+    with pytest.raises(pf.UsageError) as refused:
+        pf.run("fedproto", models=models, transforms=["dp-prototypes"], **data)
+    first, *others = f"{refused.value.near}\n{refused.value.do}".splitlines()
+    assert "is trained" in first and way in first.partition("; freeze ")[2]
+    assert any("give a budget" in line for line in others)
 
 
 @pytest.mark.parametrize("name", ["epsilon", "delta", "noise", "clip", "least"])

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import binomtest, mannwhitneyu, norm
 from slowness import SLOW, quick
 
@@ -15,6 +16,7 @@ from protofl_privacy import intervals, leak
 from protofl_privacy.evidence import Evidence
 from protofl_privacy.labels import LabelLeak, label_leaks
 from protofl_privacy.membership import MembershipLeak, membership_leaks
+from protofl_privacy.moments import moment_leaks
 from protofl_privacy.reconstruction import ReconstructionLeak, reconstruction_leaks
 from protofl_privacy.regression import Regression
 from protofl_privacy.report_section import section
@@ -279,7 +281,55 @@ def decoded(behind, gain):
 )
 def test_sentences_say_what_is_found_and_no_more(part, leaks, true, said):
     sentence = (about_labels, about_members, about_samples)[part]
-    assert said in sentence(leaks, *([true] if part == 0 else []))
+    assert said in sentence(leaks, *([true], [], [{}])[part])
+
+
+def moments_found(tmp_path, method, **options):
+    """Return the evidence of a run, what its moments give away, and what they should."""
+    given = {"partition": "dirichlet", "clients": 8, "out": tmp_path / method}
+    run = trained(tmp_path, method, noise(tmp_path, 400, classes=6), set=options, **given)
+    counts = torch.as_tensor(run.split().train_counts)
+    ones, rows = int((counts == 1).sum()), int((counts > 0).sum())
+    few = int(((counts > 0) & (counts < 32)).sum())
+    small = int((counts.sum(1) < 32).sum())
+    assert 0 < ones < rows and 0 < small < 8
+    evidence = Evidence(run)
+    return evidence, moment_leaks(evidence), {
+        "feature_sums": (ones, f"classes whose only feature it is, exactly: {ones} of {rows}"),
+        "feature_squares": (
+            ones, f"classes whose only feature it is, up to signs: {ones} of {rows}"
+        ),
+        "gram": (small, f"clients whose features it spans, exactly: {small} of 8"),
+        "class_grams": (few, f"classes whose features it spans, exactly: {few} of {rows}"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("head", "key"), [("nb-diag", "feature_squares"), ("lda", "gram"), ("qda", "class_grams")]
+)
+def test_moments_of_few_samples_give_their_features_away(head, key, tmp_path):
+    """The numbers are those of the split, and noise hides what moments give away."""
+    evidence, found, wanted = moments_found(tmp_path, "gh-ofl", head=head)
+    assert found == {name: wanted[name] for name in ("feature_sums", key)}
+    for client in evidence.clients:
+        for name in found:
+            sent = evidence.uploads[client][name]
+            noise_of = torch.Generator().manual_seed(client)
+            evidence.uploads[client][name] = sent + 0.1 * torch.randn(
+                sent.shape, generator=noise_of
+            )
+    assert all(count == 0 for count, _ in moment_leaks(evidence).values())
+    assert "No sum or second moment" in about_samples([], moment_leaks(evidence))
+
+
+def test_the_report_has_what_moments_give_away(tmp_path):
+    evidence, found, _ = moments_found(tmp_path, "fedcgs")
+    measured = leak.measure(evidence.run, budget=50)
+    cells = {row["key"]: row["reconstruction"] for row in leak.key_table(measured)}
+    assert {*found} == {"feature_sums", "gram"}
+    assert all(cells[key] == words for key, (_, words) in found.items())
+    words = f"give features of samples away: feature_sums ({found['feature_sums'][1]}), gram ("
+    assert words in measured.to_values()["summary"][2]
 
 
 def test_runs_without_what_is_needed_are_refused(tmp_path):

@@ -79,8 +79,6 @@ class Budgeted(ABC):
     def without_budget(self, run: pf.RunInfo, config: BudgetConfig) -> list[str]:
         """Return reasons why uploads of a run can't have a guarantee, whatever they hold."""
         reasons = []
-        if not accountant.is_installed():
-            reasons.append(accountant.MISSING)
         if run.fitted:
             reasons.append(
                 "samples are prepared with statistics of the client's training samples, such as "
@@ -101,6 +99,8 @@ class Budgeted(ABC):
             )
         if config.epsilon is None and config.noise is None:
             reasons.append(f"give a budget (--set {self.name}.epsilon=8) or {self.name}.noise")
+        if not accountant.is_installed():
+            reasons.append(accountant.MISSING)
         return reasons
 
     @pf.hookimpl

@@ -15,9 +15,9 @@ Neighbours differ in one sample that is added to or removed from one client. `ac
 A client counts a release for every round so far (`protofl_privacy.budget`). So ε is exact for full
 participation, and an upper bound otherwise. A client whose budget is spent sends no rows.
 
-**Frozen extractors only** (``--set models.keep_features=true``). A trained extractor depends on all
-samples in every step, so features of other samples change with a sample, and the sum's sensitivity
-is not bounded by C: no noise on the prototypes alone gives a guarantee.
+**Frozen extractors only** (``models.frozen`` or ``models.keep_features``). A trained extractor
+depends on all samples in every step, so features of other samples change with a sample, and the
+sum's sensitivity is not bounded by C: no noise on the prototypes alone gives a guarantee.
 
 **Not covered**: what a run reveals beside the upload. Every client reports its loss, its numbers of
 samples and its accuracy. **A simulation's noise protects no client**: it is drawn from the seed, so
@@ -42,6 +42,14 @@ from protofl_privacy.budget import BudgetConfig, Budgeted, View
 COVERED = {"prototypes", "classes", "counts", "prototypes.classes", "counts.classes"}
 """Keys that the noisy release replaces."""
 
+
+WITHOUT_NOISE = {
+    "mixture_": "it has no bound for what one sample changes in a fitted mixture",
+    "ridge": "it has no bound for what one sample changes in a regression",
+    "feature_sums": "moments with noise may be those of no covariance, and then the head means "
+    "nothing, so noise on them is not offered",
+}
+"""Reasons why keys get no noise, by the start of the key."""
 
 COUNT_SHARE = 0.2
 """Part of the budget for counts; the rest is for sums."""
@@ -73,16 +81,22 @@ class DPPrototypes(Budgeted):
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
         """Frozen extractors with kept features, one class per sample, and a budget."""
-        reasons = self.without_budget(run, config)
+        reasons = []
         if trained := [a.name for a in run.architectures if a.precomputed is None]:
+            way = "freeze it: --set models.frozen=FILE, written by protofl export for such a net"
+            way += " that public samples have trained"
+            if run.group.startswith(("torchvision:", "hf-text:")):
+                way = "freeze it: --set models.freeze=all --set models.keep_features=true"
+                way += " --set models.projection=false"
+            elif ":" in run.group:
+                way = way.replace("freeze it:", "freeze another net: --models cnn4")
             reasons.append(
                 f"the extractor of {trained[0]} is trained, so features depend on all samples in "
-                "every step, and noise on the prototypes alone guarantees nothing; freeze it with "
-                "--set models.freeze=all --set models.keep_features=true"
+                f"every step, and noise on the prototypes alone guarantees nothing; {way}"
             )
         if run.sample.task.name != "classification":
             reasons.append("a sample must have one class; with several it changes several sums")
-        return reasons
+        return reasons + self.without_budget(run, config)
 
     @pf.hookimpl(wrapper=True)
     def upload_payload(self, client: pf.Client[Config]) -> Generator[None, pf.Payload, pf.Payload]:
@@ -113,9 +127,11 @@ class DPPrototypes(Budgeted):
 def _check(client: pf.Client[Any], payload: pf.Payload) -> None:
     """Refuse uploads with more than prototypes, and extractors that are trained."""
     if others := [key for key in payload.keys() if key not in COVERED]:
+        only = "only prototypes and counts get noise, so the upload would have no guarantee"
+        starts = [start for start in WITHOUT_NOISE if any(key.startswith(start) for key in others)]
         raise pf.UsageError(
             f"dp-prototypes: the upload has {', '.join(others[:3])}",
-            "only prototypes and counts get noise, so the upload would have no guarantee",
+            "; ".join([only, *(WITHOUT_NOISE[start] for start in starts)]),
             "take a method that sends prototypes alone (fedproto, fedtgp)",
         )
     if "prototypes" not in payload.keys():

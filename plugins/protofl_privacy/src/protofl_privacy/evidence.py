@@ -71,7 +71,7 @@ class Evidence:
         there = [client for client in self.uploads if self.uploads[client]]
         if not there:
             raise pf.UsageError(
-                f"{run.folder}: the uploads of round {self.round} are empty",
+                f"{run.folder}: the uploads of round {self.round + 1} are empty",
                 f"{run.config['method']} sends nothing, so there is nothing to attack",
             )
         steps = np.linspace(0, len(there) - 1, min(clients, len(there))).round().astype(int)

@@ -12,6 +12,7 @@ import protofl as pf
 from protofl_privacy.evidence import ATTACKERS, Evidence, families
 from protofl_privacy.labels import LabelLeak, label_leaks, true_keys
 from protofl_privacy.membership import MembershipLeak, membership_leaks, strongest
+from protofl_privacy.moments import moment_leaks
 from protofl_privacy.reconstruction import Reconstructions, picture, reconstruction_leaks
 from protofl_privacy.sentences import about_labels, about_members, about_samples
 
@@ -36,6 +37,7 @@ class Leak:
         shadows: Number of shadow runs.
         notes: Notes for the user.
         true: Keys that say what the clients have (`labels.true_keys`).
+        moments: Samples that sums and second moments give away (`moments.moment_leaks`).
     """
 
     run: Path
@@ -50,6 +52,7 @@ class Leak:
     shadows: int = 0
     notes: list[str] = field(default_factory=list)
     true: set[str] = field(default_factory=set)
+    moments: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def to_values(self) -> dict[str, Any]:
         """Return everything for JSON."""
@@ -63,7 +66,7 @@ class Leak:
             "summary": [
                 about_labels(self.labels, self.true),
                 about_members(self.membership),
-                about_samples(self.reconstructions.leaks),
+                about_samples(self.reconstructions.leaks, self.moments),
             ],
             "keys": key_table(self),
             "labels": [leak.to_values() for leak in self.labels],
@@ -124,6 +127,7 @@ def measure(
         len(shadows),
         _notes(evidence),
         true_keys(evidence),
+        moment_leaks(evidence),
     )
 
 
@@ -193,7 +197,9 @@ def _membership_of(leak: Leak, key: str) -> str:
 
 
 def _reconstruction_of(leak: Leak, key: str) -> str:
-    """Return the result for the uploaded rows, of the insider."""
+    """Return the result for the uploaded rows, of the insider; for moments, what they give away."""
+    if key in leak.moments:
+        return leak.moments[key][1]
     found = [each for each in leak.reconstructions.leaks if each.key == key]
     sent = next((each for each in found if each.behind == "sent"), None)
     if sent is None:

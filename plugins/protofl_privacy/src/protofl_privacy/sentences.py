@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from protofl_privacy.intervals import Number
 from protofl_privacy.labels import LabelLeak
@@ -41,8 +41,15 @@ def about_members(leaks: Sequence[MembershipLeak]) -> str:
     return f"No attack here tells {text}"
 
 
-def about_samples(leaks: Sequence[ReconstructionLeak]) -> str:
-    """Return whether samples are decoded from the uploaded rows."""
+def about_samples(
+    leaks: Sequence[ReconstructionLeak], moments: Mapping[str, tuple[int, str]]
+) -> str:
+    """Return whether samples are decoded from the uploaded rows; ``moments`` of `moment_leaks`."""
+    if given_away := {key: words for key, (count, words) in moments.items() if count}:
+        found = ", ".join(f"{key} ({words})" for key, words in given_away.items())
+        return f"Sums and second moments give features of samples away: {found}."
+    if moments and not leaks:
+        return "No sum or second moment here is of so few samples that it gives their features."
     if not leaks:
         return "Reconstruction was not measured: no attack here reads these uploads."
     for leak in leaks:

@@ -26,7 +26,7 @@ def leak(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     round_: Annotated[
         int | None,
-        option("--round", "N", "Round from 0 (default: the last with uploads and weights)", min=0),
+        option("--round", "N", "Round (default: the last with uploads and weights)", min=1),
     ] = None,
     trial: Annotated[int, option("--trial", "N", "Number of the trial.", min=0)] = 0,
     clients: Annotated[
@@ -83,7 +83,7 @@ def leak(
         found = room.measure(
             opened,
             trial=trial,
-            round=round_,
+            round=None if round_ is None else round_ - 1,
             clients=clients,
             budget=budget,
             shadows=drawn,
