@@ -37,13 +37,13 @@ SYMBOLS = {
 }
 """Sizes in shapes of keys, and their meanings."""
 
-ITEM = {"int": 8, "bool": 1}
+ITEM = {"int": 8, "bool": 1, "float64": 8}
 """Bytes of an element by the type in a shape; 4 for floats."""
 
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1, "BOOL": 1}
 """Bytes of an element by the type in a header."""
 
-_DIMENSIONS = re.compile(r"\[(?P<sizes>[^\]]*)\](?: (?P<type>int|bool))?")
+_DIMENSIONS = re.compile(r"\[(?P<sizes>[^\]]*)\](?: (?P<type>int|bool|float64))?")
 
 
 def bytes_formula(shape: str) -> str:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import step_cost
-from benchmark_figures import BENCHMARK, BenchmarkRow, benchmark_rows, settings_of
+from benchmark_figures import BENCHMARK, benchmark_rows, settings_of
 from markdown_tables import code, table
 from measurements import Measurements, measure
 from payload_sizes import DIRECTIONS, ROUNDS, SHOWN, SIZES, SYMBOLS, KeySize, fitted
@@ -25,12 +25,7 @@ from step_cost import BASELINE
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.wire.keys import declared_keys, reveals_of
 from protofl_workbench.reproductions.benchmark import standings_tables
-from protofl_workbench.reproductions.benchmark.standings import (
-    BETTER,
-    EQUAL,
-    WORSE,
-    BenchmarkSetting,
-)
+from protofl_workbench.reproductions.benchmark.standings import BenchmarkSetting, Standing
 
 STORED = Path(__file__).with_name("measured.json")
 """{method: its measurements}, a line for each method."""
@@ -82,7 +77,7 @@ class Card:
         method: The class.
         page: Its hand-written page.
         measured: Its payload sizes and costs.
-        benchmark: Its figures in the benchmark.
+        benchmark: Titles of settings of the benchmark, and its standings in them.
         published: Published figures.
     """
 
@@ -90,7 +85,7 @@ class Card:
     method: type
     page: str
     measured: Measurements
-    benchmark: Sequence[BenchmarkRow]
+    benchmark: Sequence[tuple[str, Standing]]
     published: Sequence[PublishedRow]
 
     @property
@@ -240,47 +235,25 @@ def _cost(card: Card) -> str:
     return f"{text}\n\n{table(('', card.name, BASELINE, 'ratio'), rows)}"
 
 
-OUTCOMES = {
-    BETTER: "Significantly more accurate than `local`",
-    EQUAL: "Not significantly different from `local`",
-    WORSE: "Significantly less accurate than `local`",
-}
-"""Sentences by the outcome of the test against ``local``."""
+HEADINGS = ("gap", "accuracy %", "worst client %", "MB up", "MB down", "lr", "weight")
+"""Columns of the figures of the benchmark."""
 
 
 def _benchmark(card: Card) -> str:
-    """Return when the method works and when not: its figures beside those of `local`."""
+    """Return the gaps of the method to `local`."""
     if not card.benchmark:
         return f"No figure yet. `{card.benchmark_command}` makes one."
-    parts = []
-    for outcome, sentence in OUTCOMES.items():
-        labels = [row.label for row in card.benchmark if row.against_local == outcome]
-        parts += [f"- {sentence}: {'; '.join(labels)}."] if labels else []
-    compared = [row for row in card.benchmark if row.against_local and row.baseline]
-    parts += [f"- {row.label}: {row.baseline}." for row in compared]
-    parts += [f"- {row.label}: {row.reason.rstrip('.')}." for row in card.benchmark if row.reason]
-    rows = [
-        (
-            row.label,
-            standings_tables.accuracy(row.accuracy, row.seeds),
-            standings_tables.interval(row.low, row.high),
-            standings_tables.percent(row.local),
-            standings_tables.place(row.rank, row.ranked),
-            standings_tables.megabytes(row.upload),
-            standings_tables.megabytes(row.download),
-        )
-        for row in card.benchmark
-        if row.seeds
-    ]
-    head = ("setting", "accuracy %", "interval", "`local` %", "rank", "MB up", "MB down")
     text = (
-        "Under equal conditions for all methods: the same data, splits and nets, tuned with the "
-        "same budget on validation samples. Accuracies are means over seeds in the round that "
-        "validation chose; the test is Wilcoxon's over clients and seeds, corrected by Holm. "
+        "Points of accuracy beside `local`, with 95 % intervals over seeds (▲ better, ▼ worse, = "
+        "within half a point, ? not decided); megabytes of a client. "
+        "[Benchmark](../benchmark.md) describes the settings, and "
         f"`{card.benchmark_command}` makes these figures."
     )
-    tables = [standings_tables.markdown_table(head, rows)] if rows else []
-    return "\n\n".join([text, *(["\n".join(parts)] if parts else []), *tables])
+    rows = [
+        (title, standing.method, *standings_tables.cells(standing, HEADINGS))
+        for title, standing in card.benchmark
+    ]
+    return f"{text}\n\n{standings_tables.markdown_table(('setting', 'row', *HEADINGS), rows)}"
 
 
 def _published(card: Card) -> str:

@@ -27,6 +27,8 @@ DOCS = Path(__file__).parents[1]
 PAGE = DOCS / "gallery.md"
 FOLDER = "images/gallery"
 BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+DATA = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+"""Python that writes the files which commands read."""
 SHOWN = re.compile(rf"\]\({FOLDER}/([\w.-]+)\)")
 FROM_RECORDS = "--no-run"
 """Marks the command whose pictures are made from the records in the repository."""
@@ -65,6 +67,8 @@ def make(folder: Path, out: Path, rounds: int | None = None) -> list[Path]:
     page, before = PAGE.read_text(encoding="utf-8"), Path.cwd()
     os.chdir(folder)
     try:
+        for code in DATA.findall(page):
+            exec(code, {})
         type_all(commands(page), rounds)
     finally:
         os.chdir(before)

@@ -18,9 +18,10 @@ from typing import Any
 from site_api import api, members_of, types
 from site_cards import card_sections, method_of
 from site_commands import command_list, command_reference
+from site_equations import equations, write_font
 from site_hook_reference import hook_reference
 from site_llms import update_llms
-from site_methods import add_to_navigation, equations, family_table
+from site_methods import add_to_navigation, family_table
 from site_mixing import mixing_table
 from site_official import official_table
 from site_plugins import method_table, option_table, plugin_reference, task_table, wire_table
@@ -29,6 +30,10 @@ from site_table10 import table_10
 DOCS = Path(__file__).parents[1]
 SCRIPT = "javascripts/page.js"
 """The script of report pages, as ``extra_javascript`` in mkdocs.yml names it."""
+FONT = "stylesheets/math.woff"
+"""The font of equations, as ``docs/stylesheets/site.css`` names it."""
+WITH_EQUATIONS = ("how-to/simulate-devices.md",)
+"""Pages with equations that are not those of methods."""
 MARK = re.compile(r"^<!-- generated: (\w+)([\w./ -]*?) -->$", re.MULTILINE)
 KEPT = re.compile(
     r"^(<!-- kept: (\w+)([\w./ -]*?) -->\n).*?^<!-- end -->$", re.MULTILINE | re.DOTALL
@@ -92,7 +97,9 @@ def update_kept(folder: Path = DOCS.parent) -> list[Path]:
 
 def boost(place: str) -> float:
     """Return the weight of a page in the search: guides before methods before other reference."""
-    if place.startswith("how-to/plugins/") or method_of(place):
+    if place.startswith("how-to/plugins/"):
+        return 1.2
+    if method_of(place):
         return 1
     return {"how-to": 2, "tutorials": 2, "reference": 0.1}.get(place.partition("/")[0], 1)
 
@@ -109,10 +116,19 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN
     return f"{text.rstrip()}\n\n{card_sections(name)}" if name else text
 
 
+def on_env(env: Any, config: Any, **_: object) -> Any:  # noqa: ANN401 - mkdocs' own
+    """Add the font of equations; mkdocs calls this hook before it writes pages."""
+    target = Path(config["site_dir"]) / FONT
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_font(target)
+    return env
+
+
 def on_page_content(html: str, page: Any, **_: object) -> str:  # noqa: ANN401 - mkdocs' own
-    """Weight a page in the search and let equations of a method wrap; mkdocs calls this hook."""
-    page.meta["search"] = {"boost": boost(page.file.src_uri)}
-    return equations(html) if method_of(page.file.src_uri) else html
+    """Weight a page in the search and draw its equations; mkdocs calls this hook for every page."""
+    place = page.file.src_uri
+    page.meta["search"] = {"boost": boost(place)}
+    return equations(html) if method_of(place) or place in WITH_EQUATIONS else html
 
 
 def on_post_build(config: Any, **_: object) -> None:  # noqa: ANN401 - mkdocs' own

@@ -1,4 +1,4 @@
-"""The table of methods in README.md, their navigation, and the equations on their pages.
+"""The table of methods in README.md, and the navigation of their pages.
 
 The first lines of a page say what the clients share::
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from unicodedata import combining
 
 from markdown_tables import code, table
 
@@ -20,12 +19,6 @@ FOLDER = "reference/methods"
 PAGES = Path(__file__).parents[1] / FOLDER
 INDEX = f"{FOLDER}/index.md"
 SHARES = re.compile(r"\A---\nshares: (\S.*)\n---\n")
-EQUATIONS = re.compile(
-    r'<div class="highlight"><pre><span></span><code>(?!protofl )(.*?)</code>', re.DOTALL
-)
-"""A block without a language that is not a command."""
-NUMBERED = re.compile(r"(.*?)(?: {2,}(\((?:Eq|Fig|Alg)\b[^()]*\)))?")
-SYMBOL = re.compile(r" +|\S+(?: \S+)* {2,}|")
 
 
 def families(pages: Path = PAGES) -> dict[str, list[str]]:
@@ -65,19 +58,3 @@ def add_to_navigation(nav: object) -> None:
         return
     for part in nav:
         add_to_navigation(part)
-
-
-def equations(html: str) -> str:
-    """Mark the lines of equations and their numbers, so that narrow pages can wrap them."""
-
-    def line(text: str) -> str:
-        formula, number = NUMBERED.fullmatch(text).groups()
-        hang = f"--hang: {sum(not combining(c) for c in SYMBOL.match(formula)[0])}ch"
-        shown = f' <span class="number">{number}</span>' if number else ""
-        return f'<span class="equation" style="{hang}">{formula}{shown}\n</span>'
-
-    def block(found: re.Match[str]) -> str:
-        lines = "".join(map(line, found[1].splitlines()))
-        return f'<div class="highlight"><pre><code>{lines}</code>'
-
-    return EQUATIONS.sub(block, html)

@@ -10,10 +10,11 @@ from protofl.hooks.discovery.registry import Registry
 from protofl.federation.plan.run_data import kinds_of
 from protofl.system.options.plugin_options import Config, VariantConfig
 from protofl.system.options.table import CHOOSING
+from protofl.system.options.value_text import value_text
 from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.plugin.members import choose
 from protofl.hooks.wire.keys import RUNTIME, RUNTIME_KEYS, Key, declared_keys, meaning_of, shape_of
-from protofl_cli.options.options import AFTER_NAME, plugin_option_rows, value_text
+from protofl_cli.options.options import AFTER_NAME, plugin_option_rows
 from markdown_tables import code, table
 from site_official import official_line
 from site_text import first_line

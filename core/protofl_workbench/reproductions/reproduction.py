@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -27,7 +28,7 @@ KINDS_OF_REPRODUCTION: dict[str, str] = {
     "bars": "figures of runs as bars, beside the table",
     "account": "traffic and FLOPs of a round, without training",
     "pictures": "a picture a cell",
-    "benchmark": "methods × settings, each method tuned with the same budget",
+    "benchmark": "methods × settings, each method tuned alike and compared with local",
 }
 
 DRAWINGS: dict[str, str] = {
@@ -46,7 +47,7 @@ class OfImages(BaseModel):
     Attributes:
         together: Draw one picture with a row for each cell, instead of one picture for each cell
             with a row for each round.
-        rounds: Rounds to draw, from 0; rounds without images are left out.
+        rounds: Rounds to draw; rounds without images are left out.
         classes: Number of classes: the first ones, or the most frequent ones of `client`.
         client: Client whose own images are the first row.
     """
@@ -54,7 +55,7 @@ class OfImages(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     together: bool = False
-    rounds: list[NonNegativeInt] = []
+    rounds: list[PositiveInt] = []
     classes: PositiveInt | None = None
     client: NonNegativeInt | None = None
 
@@ -62,16 +63,18 @@ class OfImages(BaseModel):
 class Tuning(BaseModel):
     """The table ``[tuning]`` of a benchmark: the search of each method in each setting.
 
-    First each of ``rates`` is tried with the method's own weight. Then, with the best learning
-    rate, its weight times each of ``factors``; of a method without a weight, the learning rate
-    times each of ``rate-factors``. Candidates are scored by the best validation accuracy.
+    First every method tries the same learning rates. While the best one is the smallest or largest,
+    a further one beyond it is tried. Then, with the best rate, the weight of a method is tried
+    times each of ``factors``, and larger ones while the largest is the best. A candidate's score is
+    the mean over ``search_seeds`` of its best validation accuracy; a diverged run makes it the
+    worst.
 
     Attributes:
-        seed: Seed of the tuning runs, which no final run has.
-        rounds: Rounds of a tuning run.
-        rates: Learning rates of the first step.
-        factors: Factors of the method's weight in the second step.
-        rate_factors: Factors of the learning rate in the second step, if there is no weight.
+        search_seeds: Seeds of the tuning runs, which no final run has.
+        rates: Learning rates that every method tries, in rising order.
+        step: Factor between a rate or weight at the edge and the next one beyond it.
+        steps: The most candidates that are added beyond an edge; 0 for none.
+        factors: Factors of the method's weight, in rising order; 0 leaves its loss term out.
         seeds: Seeds of the final runs.
         rows: The rows that run by default; empty for all.
         weights: {row: {option: value that the factors multiply}}; an empty table says that the row
@@ -85,11 +88,11 @@ class Tuning(BaseModel):
         extra="forbid", strict=True, frozen=True, alias_generator=lambda n: n.replace("_", "-")
     )
 
-    seed: NonNegativeInt = 100
-    rounds: PositiveInt
+    search_seeds: list[NonNegativeInt] = Field([100, 101, 102], min_length=1)
     rates: list[PositiveFloat] = Field(min_length=1)
-    factors: list[PositiveFloat] = []
-    rate_factors: list[PositiveFloat] = []
+    step: Annotated[float, Field(gt=1)] = 3.0
+    steps: NonNegativeInt = 3
+    factors: list[NonNegativeFloat] = []
     seeds: list[NonNegativeInt] = Field([0, 1, 2], min_length=1)
     rows: list[str] = []
     weights: dict[str, dict[str, float]] = {}
@@ -97,28 +100,15 @@ class Tuning(BaseModel):
     scales: dict[str, dict[str, Any]] = {}
 
     @model_validator(mode="after")
-    def _check_budget(self) -> Tuning:
-        if len(self.factors) != len(self.rate_factors):
-            raise ValueError(
-                f"{len(self.factors)} factors and {len(self.rate_factors)} rate-factors: every "
-                "method has the same number of candidates"
-            )
-        if self.seed in self.seeds:
-            raise ValueError(f"seed {self.seed} of the tuning runs is also one of the final runs")
+    def _check(self) -> Tuning:
+        if both := sorted({*self.search_seeds} & {*self.seeds}):
+            raise ValueError(f"seed {both[0]} of the tuning runs is also one of the final runs")
         if any(len(weight) > 1 for weight in self.weights.values()):
             raise ValueError("weights: one option a row")
-        for column, rates in self.columns.items():
-            if len(rates) != len(self.rates):
-                raise ValueError(
-                    f"{column}: {len(rates)} rates, others {len(self.rates)}: every setting "
-                    "has the same number of candidates"
-                )
+        for name, values in {"rates": self.rates, "factors": self.factors, **self.columns}.items():
+            if values != sorted(set(values)):
+                raise ValueError(f"{name}: write the values in rising order")
         return self
-
-    @property
-    def candidates(self) -> int:
-        """Number of tuning runs of each method in each setting."""
-        return len(self.rates) + len(self.factors)
 
     def of(self, column: str) -> Tuning:
         """Return the tuning in a setting."""
@@ -179,7 +169,7 @@ class ReadFigure(BaseModel):
         read: A name of `protofl_workbench.reproductions.reproduction_figures.READERS`.
         of: Column of the record; empty for the reader's default.
         target: Value to reach, for ``rounds-to`` and similar readers.
-        round: The round, from 0; None for the reader's default.
+        round: The round; None for the reader's default.
         error: True to read 1 − x of an accuracy x.
         unit: ``%``, ``K``, ``M``, ``B``, ``MB``, ``MiB``, ``min`` or empty; None for the reader's
             default.
@@ -192,7 +182,7 @@ class ReadFigure(BaseModel):
     read: str = "best"
     of: str = ""
     target: float | None = None
-    round: int | None = None
+    round: PositiveInt | None = None
     error: bool = False
     unit: str | None = None
     words: str = ""
@@ -226,6 +216,11 @@ class TableLine:
     figures: Mapping[str, ReadFigure] = field(default_factory=dict)
     note: str = ""
     columns: Mapping[str, Values] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The group and the label."""
+        return f"{self.group}, {self.label}" if self.group else self.label
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Reader:
 
 
 def series(rows: Rows, figure: ReadFigure) -> list[tuple[int, float]]:
-    """Return (round, figure) of the rounds that have the figure."""
+    """Return (round from 0, figure) of the rounds that have the figure."""
     of = figure.of or READERS[figure.read].of
     of = f"measures.architectures.{of}" if figure.read == "forward-flops" else of
     values = [(int(row.round), number_at(row, of)) for row in rows]
@@ -110,7 +110,7 @@ def _value(rows: Rows, figure: ReadFigure) -> float | None:
     """Return the value of a given round, or of the last round that has it."""
     if figure.round is None:
         return _final(rows, figure)
-    return dict(series(rows, figure)).get(figure.round)
+    return dict(series(rows, figure)).get(figure.round - 1)
 
 
 def _of_round(*columns: str) -> Callable[[Rows, ReadFigure], float | None]:
@@ -120,8 +120,8 @@ def _of_round(*columns: str) -> Callable[[Rows, ReadFigure], float | None]:
     """
 
     def read(rows: Rows, figure: ReadFigure) -> float | None:
-        number = 1 if figure.round is None else figure.round
-        row = next((row for row in rows if row.round == number), None)
+        number = 2 if figure.round is None else figure.round
+        row = next((row for row in rows if row.round + 1 == number), None)
         return None if row is None else float(sum(row[column] for column in columns))
 
     return read

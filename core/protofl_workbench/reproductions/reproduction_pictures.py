@@ -111,7 +111,7 @@ def _observed(result: ReproductionResult, folder: Path) -> Figure:
     if result.reproduction.draw != "images" or how == OfImages():
         return CHARTS[result.reproduction.draw](folder)
     there = rounds_with_images(folder)
-    rounds = [number for number in how.rounds if number in there]
+    rounds = [number - 1 for number in how.rounds if number - 1 in there]
     classes = _classes(result, folder)
     return images(folder, rounds or None, classes=classes, width=_width(classes))
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from protofl.records.row import frame_of
 from protofl.system.formatting import count
+from protofl_workbench.recorded.row_tables import frame_of
 from protofl_workbench.reproductions.reproduction import (
     EMPTY,
     UNKNOWN,

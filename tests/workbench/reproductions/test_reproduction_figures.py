@@ -67,7 +67,7 @@ ROWS[0]["extra"]["by_class"] = [0.25, 0.5]
         (ReadFigure(read="best-server"), [50, 12.5]),
         (ReadFigure(read="final-server"), [25, 12.5]),
         (ReadFigure(read="floats"), [0.0015, 0.0015]),
-        (ReadFigure(read="floats", round=2, unit="K"), [2, 2]),
+        (ReadFigure(read="floats", round=3, unit="K"), [2, 2]),
         (ReadFigure(read="bytes-up"), [0.004, 0.004]),
         (ReadFigure(read="rounds-to", target=0.3), [2, 3]),
         (ReadFigure(read="rounds-to", target=0.5), [2, None]),
@@ -75,9 +75,9 @@ ROWS[0]["extra"]["by_class"] = [0.25, 0.5]
         (ReadFigure(read="seconds-to", target=0.25), [2, 4]),
         (ReadFigure(read="seconds-to", target=0.5, of="extra.server_test_accuracy"), [2, None]),
         (ReadFigure(read="value", of="measures.flops.training", unit="B"), [8, None]),
-        (ReadFigure(read="value", of="extra.by_class.1", round=0), [0.5, None]),
-        (ReadFigure(read="value", of="extra.by_class.2", round=0), [None, None]),
-        (ReadFigure(read="value", of="test_accuracy", round=1, unit="%"), [75, 25]),
+        (ReadFigure(read="value", of="extra.by_class.1", round=1), [0.5, None]),
+        (ReadFigure(read="value", of="extra.by_class.2", round=1), [None, None]),
+        (ReadFigure(read="value", of="test_accuracy", round=2, unit="%"), [75, 25]),
     ],
 )
 def test_figures(figure, values):

@@ -83,7 +83,7 @@ def test_a_run_over_rounds(drawn):
     found = dict(figures_of(result))
     assert [*found] == ["fedktl-a", "fedktl-b"]
     pictures, lines, titles = shown(found["fedktl-a"])
-    assert (lines, titles, len(pictures)) == (["round 2"], ["0", "1", "2"], 3)
+    assert (lines, titles, len(pictures)) == (["round 1"], ["0", "1", "2"], 3)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,18 @@
 """Execution of a benchmark: the search and the final runs of each method in each setting.
 
-A method in a setting is an entry. Its runs depend on each other: the second step of the search
-needs the first, and the final runs need the search. Entries are independent, so that several runs
-are in progress at once. A finished entry has a record
+A method in a setting is an entry. Its runs depend on each other: a step of the search needs the
+ones before, and the final runs need the search. Entries are independent, so that several runs are
+in progress at once. A finished entry has a record
 (`protofl_workbench.reproductions.benchmark.benchmark_records`) and is not planned again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from protofl.errors import Diverged, ProtoflError, UsageError, unknown
@@ -37,8 +39,7 @@ from protofl_workbench.reproductions.benchmark.candidates import (
     Candidate,
     Weight,
     best_candidate,
-    first_step,
-    second_step,
+    next_candidates,
     validation_score,
     weight_of,
 )
@@ -59,7 +60,8 @@ class BenchmarkCell:
         tuning: The search.
         weight: The main weight; None if the method has none.
         scale: Name of the scale.
-        scores: {candidate: validation accuracy} of finished tuning runs; −∞ for failed ones.
+        found: {candidate: {seed: validation accuracy}} of ended tuning runs; −∞ for diverged ones.
+        batches: Mini-batches of all clients in a run; 0 before the runs are planned.
         best: The chosen candidate, after the search.
         finals: {seed: outcome} of the final runs.
         error: Error of a run that ends the entry.
@@ -69,14 +71,15 @@ class BenchmarkCell:
     tuning: Tuning
     weight: Weight | None
     scale: str = "paper"
-    scores: dict[Candidate, float] = field(default_factory=dict)
+    found: dict[Candidate, dict[int, float]] = field(default_factory=dict)
+    batches: int = 0
     best: Candidate | None = None
     finals: dict[int, Outcome] = field(default_factory=dict)
     error: ProtoflError | None = None
     waiting: list[BatchRun] = field(default_factory=list)
-    going: dict[BatchRun, Candidate | int] = field(default_factory=dict)
-    _planned: dict[BatchRun, Candidate | int] = field(default_factory=dict)
-    _step: int = 0
+    going: dict[BatchRun, tuple[Candidate | None, int]] = field(default_factory=dict)
+    _planned: dict[BatchRun, tuple[Candidate | None, int]] = field(default_factory=dict)
+    _searched: bool = False
 
     @property
     def definition(self) -> str:
@@ -85,17 +88,23 @@ class BenchmarkCell:
 
     @property
     def runs(self) -> int:
-        """Number of runs."""
-        return self.tuning.candidates + len(self.tuning.seeds)
+        """Number of runs, without candidates beyond the edges of the search."""
+        candidates = len(self.tuning.rates) + len(self.tuning.factors) * (self.weight is not None)
+        return candidates * len(self.tuning.search_seeds) + len(self.tuning.seeds)
+
+    @property
+    def scores(self) -> dict[Candidate, float]:
+        """{candidate: mean validation accuracy over the seeds}; −∞ if a run diverged."""
+        return {candidate: fmean(each.values()) for candidate, each in self.found.items()}
 
     @property
     def done(self) -> bool:
         """True if no further run will start."""
-        return not self.waiting and not self.going and (self.error is not None or self._step == 3)
+        return not self.waiting and not self.going and (self.error is not None or self._searched)
 
     def next(self) -> BatchRun | None:
         """Return the next run; None if there is none, or if running ones come first."""
-        if self.error is None and not self.waiting and not self.going:
+        if not (self._searched or self.error or self.waiting or self.going):
             self._advance()
         if self.error is not None or not self.waiting:
             return None
@@ -104,30 +113,22 @@ class BenchmarkCell:
         return run
 
     def _advance(self) -> None:
-        """Plan the runs of the next step."""
-        if self._step == 0:
-            self._plan_search(first_step(self.tuning))
-        elif self._step == 1:
-            best = best_candidate(self.scores)
-            self._plan_search(second_step(self.tuning, self.weight, best) if best else [])
-        elif self._step == 2:
-            self.best = best_candidate(self.scores)
-            if self.best is not None:
-                for seed in self.tuning.seeds:
-                    self._plan(f"seed {seed}", self.final_options(self.best, seed), seed)
-        self._step = min(self._step + 1, 3)
-        if self._step < 3 and not self.waiting and self.error is None:
-            self._advance()
-
-    def _plan_search(self, candidates: Sequence[Candidate]) -> None:
-        for candidate in candidates:
-            if candidate not in self.scores:
+        """Plan the next step of the search, or after it the final runs."""
+        for candidate in next_candidates(self.tuning, self.weight, self.scores):
+            for seed in self.tuning.search_seeds:
                 name = f"lr={candidate.rate:g}"
                 if candidate.weight is not None and self.weight is not None:
                     name += f" {self.weight.name}={candidate.weight:g}"
-                self._plan(name, self.search_options(candidate), candidate)
+                options = self.options(candidate, seed)
+                options.pop("measure", None)
+                self._plan(f"{name} seed {seed}", options, (candidate, seed))
+        if not self.waiting:
+            self._searched, self.best = True, best_candidate(self.scores)
+            if self.best is not None:
+                for seed in self.tuning.seeds:
+                    self._plan(f"seed {seed}", self.options(self.best, seed), (None, seed))
 
-    def _plan(self, name: str, options: dict[str, Any], what: Candidate | int) -> None:
+    def _plan(self, name: str, options: dict[str, Any], what: tuple[Candidate | None, int]) -> None:
         if self._planned:  # the first run has tried the hooks
             options["dry_run"] = False
         request = replace(self.cell, options=options).request()
@@ -135,28 +136,21 @@ class BenchmarkCell:
         self._planned[run] = what
         self.waiting.append(run)
 
-    def search_options(self, candidate: Candidate) -> dict[str, Any]:
-        """Return the options of a tuning run. It measures nothing but validation and test."""
-        over = {"seed": self.tuning.seed, "rounds": self.tuning.rounds}
-        options = merged(merged(self.cell.options, candidate.options(self.weight)), over)
-        options["rounds"] = min(self.tuning.rounds, int(self.cell.options["rounds"]))
-        options.pop("measure", None)
-        return options
-
-    def final_options(self, candidate: Candidate, seed: int) -> dict[str, Any]:
-        """Return the options of a final run."""
+    def options(self, candidate: Candidate, seed: int) -> dict[str, Any]:
+        """Return the options of a run."""
         return merged(merged(self.cell.options, candidate.options(self.weight)), {"seed": seed})
 
     def run_ended(self, outcome: Outcome) -> None:
         """Take the outcome of a run."""
-        what = self.going.pop(outcome.batch_run)
+        candidate, seed = self.going.pop(outcome.batch_run)
         diverged = isinstance(outcome.error, Diverged)
         if outcome.error is not None and not diverged:
             self.error, self.waiting = outcome.error, []
-        elif isinstance(what, Candidate):
-            self.scores[what] = -float("inf") if diverged else validation_score(outcome.run.rows)
+        elif candidate is not None:
+            score = -math.inf if diverged else validation_score(outcome.run.rows)
+            self.found.setdefault(candidate, {})[seed] = score
         else:
-            self.finals[what] = outcome
+            self.finals[seed] = outcome
 
     def record(self) -> Record:
         """Return the record of an entry that has ended.
@@ -169,7 +163,8 @@ class BenchmarkCell:
         finals = sorted(self.finals.items())
         scored = {seed: outcome for seed, outcome in finals if has_score(outcome)}
         record = base_record(self)
-        record["search"] = search_record(self.scores)
+        record["batches"] = self.batches
+        record["search"] = search_record(self.found)
         if self.best is not None:
             record["lr"] = self.best.rate
             if self.weight is not None:
@@ -180,7 +175,7 @@ class BenchmarkCell:
                 {**figures_of(outcome.run), **({"diverged": True} if outcome.error else {})}
                 for outcome in scored.values()
             ]
-            record |= environment_of(next(iter(scored.values())).run, self.cell.row)
+            record |= environment_of(next(iter(scored.values())).run)
         failed = [
             f"seed {seed} diverged in its first round" for seed, _ in finals if seed not in scored
         ]
@@ -482,6 +477,7 @@ def _run(
                 entry.error = checked.error
                 ended(entry)
             else:
+                entry.batches = checked.steps
                 todo.append(entry)
         if not todo:
             return

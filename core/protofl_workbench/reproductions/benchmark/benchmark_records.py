@@ -1,9 +1,8 @@
 """Records of a benchmark: one JSON file for each method in each setting.
 
-A record has what the tables and statistics need: the chosen options, the scores of the search, and
-of each final run the figures of the round that validation samples chose, the accuracy of each
-client in it, and the validation and test accuracy of every round. It has no weights and no paths of
-the machine.
+A record has what the tables and statistics need: the chosen options, every run of the search, and
+of each final run the figures of the round that validation samples chose, with the accuracy of each
+client in it. It has no weights and no paths of the machine.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import subprocess
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from protofl.errors import UsageError
@@ -25,8 +25,8 @@ from protofl_workbench.reproductions.benchmark.candidates import Candidate, Weig
 from protofl_workbench.reproductions.cells import Cell
 from protofl_workbench.reproductions.reproduction import Reproduction, Tuning
 
-DECIMALS = 4
-"""Decimals of accuracies in the curves; the figures of the chosen round are not rounded."""
+DECIMALS = 5
+"""Decimals of clients' accuracies."""
 
 LOCAL, CENTRALISED = "local", "centralised"
 
@@ -51,50 +51,42 @@ def without_folder(dataset: str) -> str:
     return f"{name}{colon}{Path(place).name}" if colon else name
 
 
-def figures_of(run: Run, trial: int | None = None, which: str = "validation") -> dict[str, Any]:
-    """Return the figures of a trial of a finished run, as the record has them.
+def figures_of(run: Run) -> dict[str, Any]:
+    """Return the figures of a finished run, as the record has them.
 
-    Traffic is the sum over the rounds up to the chosen one; seconds are those of the median round.
-
-    Args:
-        run: The run.
-        trial: The trial; the first one by default.
-        which: The chosen round, as `protofl.records.result.chosen_row` takes it.
+    They are those of the round with the best validation accuracy; of a run that fine-tunes clients
+    after the last round, those after fine-tuning. Traffic is the sum over the rounds up to there.
+    There are no seconds, because runs of a benchmark compete with each other for the machine.
 
     Raises:
         UsageError: No round has a validation accuracy.
     """
-    trial = min(run.trials) if trial is None else trial
+    trial = min(run.trials)
     rows = run.rows_of(trial)
-    chosen = chosen_row(rows, which)
+    chosen = chosen_row(rows, "validation")
     if chosen is None:
-        raise UsageError(f"no round has a {which} accuracy", do="run with --validation 0.2")
+        raise UsageError("no round has a validation accuracy", do="run with --validation 0.2")
+    clients = rows[-1].client_fine_tuned_accuracies
+    if clients:
+        chosen = rows[-1]
+    else:
+        clients = chosen.client_accuracies
     until = [row for row in rows if row.round <= chosen.round]
-    seconds = sorted(float(row.seconds["total"]) for row in rows)
-    measures = chosen.get("measures") or {}
     return {
-        "seed": int(run.config["seed"]) + trial,
+        "seed": int(run.config["seed"]),
         "rounds": len(rows),
         "chosen_round": chosen.round + 1,
-        "test_accuracy": chosen.test_accuracy,
-        "client_test_accuracy": chosen.client_test_accuracy,
-        "global_accuracy": measures.get("global_accuracy"),
-        "clients": dict(chosen.client_accuracies),
+        "client_accuracy": fmean(clients.values()),
+        "clients": {client: round(a, DECIMALS) for client, a in clients.items()},
         "split": run.split(trial).hash,
         "upload_bytes": sum(int(row["upload_bytes"]) for row in until),
         "download_bytes": sum(int(row["download_bytes"]) for row in until),
-        "seconds_per_round": round(seconds[len(seconds) // 2], 3),
-        "validation_curve": [_rounded(row.get("validation_accuracy")) for row in rows],
-        "test_curve": [_rounded(row.test_accuracy) for row in rows],
     }
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, DECIMALS)
-
-
-def environment_of(run: Run, method: str) -> dict[str, Any]:
+def environment_of(run: Run) -> dict[str, Any]:
     """Return versions, kind of machine, and the code of the method that made a run."""
+    method = run.config["method"]
     plugins = [p for p in run.config.get("plugins", ()) if p.get("kind") == "method"]
     plugin: Mapping[str, Any] = next((p for p in plugins if p.get("name") == method), {})
     return {
@@ -126,11 +118,20 @@ def _git(folder: Path, *words: str) -> str:
     return made.stdout.strip() if made.returncode == 0 else ""
 
 
-def search_record(scores: Mapping[Candidate, float]) -> list[dict[str, Any]]:
-    """Return the candidates of a search with their validation accuracy; None for a failed run."""
+def search_record(found: Mapping[Candidate, Mapping[int, float]]) -> list[dict[str, Any]]:
+    """Return the candidates of a search with the validation accuracy of each run.
+
+    A run that diverged has None.
+    """
     return [
-        {"lr": c.rate, "weight": c.weight, "validation_accuracy": None if s < 0 else s}
-        for c, s in scores.items()
+        {
+            "lr": candidate.rate,
+            "weight": candidate.weight,
+            "validation_accuracy": [
+                None if a < 0 else round(a, DECIMALS) for _, a in sorted(each.items())
+            ],
+        }
+        for candidate, each in found.items()
     ]
 
 

@@ -1,7 +1,7 @@
-"""Candidates of the search of a benchmark: learning rates, and the main weight of a method.
+"""The search of a benchmark: learning rates, then the main weight of a method.
 
-Every method has the same number of candidates in a setting, and they are scored by validation
-accuracy alone.
+Every method tries the same learning rates, and further ones until the best lies inside of those
+that were tried. Candidates are compared by validation accuracy alone.
 """
 
 from __future__ import annotations
@@ -81,16 +81,47 @@ def weight_of(config: type[Config], stated: Mapping[str, float] | None, row: str
     return None
 
 
-def first_step(tuning: Tuning) -> list[Candidate]:
-    """Return the candidates of the first step: the learning rates."""
-    return [Candidate(rate) for rate in tuning.rates]
+def next_candidates(
+    tuning: Tuning, weight: Weight | None, scores: Mapping[Candidate, float]
+) -> list[Candidate]:
+    """Return the candidates to try next; an empty list ends the search.
+
+    Args:
+        tuning: The search.
+        weight: The main weight; None if the method has none.
+        scores: {candidate: score} of all candidates so far.
+    """
+    by_rate = {c.rate: score for c, score in scores.items() if c.weight is None}
+    if not by_rate:
+        return [Candidate(rate) for rate in tuning.rates]
+    beyond = _beyond(by_rate, tuning, len(tuning.rates), down=True)
+    if beyond is not None:
+        return [Candidate(beyond)]
+    rate = max(by_rate, key=by_rate.__getitem__)
+    if weight is None or not tuning.factors or by_rate[rate] == -math.inf:
+        return []
+    by_weight = {c.weight: s for c, s in scores.items() if c.weight is not None}
+    if not by_weight:
+        return [Candidate(rate, _rounded(weight.value * factor)) for factor in tuning.factors]
+    every = {weight.value: by_rate[rate], **by_weight}
+    beyond = _beyond(every, tuning, len(tuning.factors) + 1, down=False)
+    return [] if beyond is None else [Candidate(rate, beyond)]
 
 
-def second_step(tuning: Tuning, weight: Weight | None, best: Candidate) -> list[Candidate]:
-    """Return the candidates of the second step: other weights, or without one other rates."""
-    if weight is None:
-        return [Candidate(_rounded(best.rate * factor)) for factor in tuning.rate_factors]
-    return [Candidate(best.rate, _rounded(weight.value * factor)) for factor in tuning.factors]
+def _beyond(
+    scores: Mapping[float, float], tuning: Tuning, planned: int, *, down: bool
+) -> float | None:
+    """Return the value beyond the edge at which the best one lies; None if it lies inside.
+
+    If all values diverged, the smallest counts as the best.
+    """
+    low, high = min(scores), max(scores)
+    best = max(scores.values())
+    if len(scores) - planned >= tuning.steps:
+        return None
+    if down and scores[low] == best:
+        return _rounded(low / tuning.step)
+    return _rounded(high * tuning.step) if scores[high] == best > -math.inf else None
 
 
 def _rounded(value: float) -> float:
@@ -101,12 +132,11 @@ def _rounded(value: float) -> float:
 def validation_score(rows: Sequence[Row]) -> float:
     """Return the score of a tuning run: its best validation accuracy; −∞ if there is none.
 
-    No other number of the record is read.
+    Of a run that fine-tunes clients at the end, it is that after fine-tuning.
     """
-    found = [
-        row["validation_accuracy"] for row in rows if row.get("validation_accuracy") is not None
-    ]
-    return max((a for a in found if not math.isnan(a)), default=-math.inf)
+    tuned = rows[-1].get("fine_tuned_validation_accuracy") if rows else None
+    found = [row.get("validation_accuracy") for row in rows] if tuned is None else [tuned]
+    return max((a for a in found if a is not None and not math.isnan(a)), default=-math.inf)
 
 
 def best_candidate(scores: Mapping[Candidate, float]) -> Candidate | None:

@@ -1,82 +1,77 @@
-"""Standings of a benchmark: figures of each method in a setting, significance, groups and ranks.
+"""Standings of a benchmark: the gap of each method to ``local`` in a setting, and what it decides.
 
-Two methods are compared over blocks: the accuracies of the same client with the same seed, both in
-the rounds that validation samples chose (Wilcoxon's signed-rank test). The p of all pairs of a
-setting are corrected together (Holm). Methods that are next to each other by their mean rank over
-blocks, and of which no two differ significantly, are a group, as in a critical-difference diagram.
+A gap is the mean accuracy over clients minus that of ``local`` with the same seed and split. Seeds
+are the units: a gap has Student's 95 % interval over seeds, and a paired t test whose p is
+corrected over the methods of a setting (Holm). A gap whose interval lies within `REGION` counts as
+equal, so that "equal" is a result and not the lack of one.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
-from protofl_workbench.comparing.statistics import Floats, holm, interval, wilcoxon
+from protofl_workbench.comparing.statistics import Floats, holm, interval
 from protofl_workbench.reproductions.benchmark.benchmark_records import CENTRALISED, LOCAL
 
-LEVEL = 0.05
-"""Significance level after Holm's correction."""
+LEVEL, POWER = 0.05, 0.8
+"""Significance level after Holm's correction, and the power of the smallest visible gap."""
 
-BETTER, WORSE, EQUAL = "better", "worse", "no significant difference"
-"""Outcomes of a test of two methods."""
+REGION = 0.005
+"""Gaps within ± half a point are practically equal."""
 
-DROP = 0.05
-"""Loss of validation accuracy from search to final runs at which ``local`` is a weak baseline."""
+BETTER, WORSE, EQUAL, OPEN = "better", "worse", "equal", "not decided"
+"""Outcomes of the comparison with ``local``."""
 
 Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A method in a setting. Figures are means over seeds, in the chosen rounds.
+    """A method in a setting. Accuracies and gaps are shares, means over seeds.
 
     Attributes:
-        method: The method.
-        accuracy: Accuracy over the test samples of all clients, 0 to 1.
-        low: Lower end of the 95 % interval of the accuracy over seeds.
+        method: The row of the benchmark.
+        accuracy: Mean accuracy over clients.
+        gap: Accuracy minus that of ``local``; NaN without ``local``.
+        low: Lower end of the gap's 95 % interval over seeds; NaN below three seeds.
         high: Upper end.
-        seeds: Number of finished seeds.
-        global_accuracy: Accuracy of each client's model on all classes alike.
+        p: p of the gap, after Holm's correction; NaN if it is not tested.
+        outcome: `BETTER`, `WORSE`, `EQUAL` or `OPEN`; empty if there is no interval.
+        seeds: Number of seeds that ``local`` has, too.
         worst: Accuracy of the worst client.
-        worse_off: Clients that are less accurate than alone; NaN without ``local``.
-        chance: Number of such clients that coin tosses would give.
-        upload: Bytes uploaded up to the chosen round.
-        download: Bytes downloaded up to the chosen round.
-        rounds: The chosen round, from 1.
-        seconds: Seconds of a round.
+        worse_off: Share of clients that are less accurate than alone.
+        upload: Bytes uploaded by a client up to the chosen round.
+        download: Bytes downloaded.
+        rounds: The round that is read.
+        batches: Mini-batches that a client trains on in a run.
         rate: The learning rate that the search chose.
         weight: ``NAME=VALUE`` of the main weight; empty if there is none.
         diverged: Number of seeds whose run diverged, and which count with their best round before.
-        mean_rank: Mean rank over blocks, 1 is best; NaN for methods that are not ranked.
-        rank: Place by the mean rank; 0 for methods that are not ranked.
-        groups: Letters of the groups: methods with a common letter do not differ significantly.
     """
 
     method: str
     accuracy: float
+    gap: float
     low: float
     high: float
+    p: float
+    outcome: str
     seeds: int
-    global_accuracy: float
     worst: float
     worse_off: float
-    chance: float
     upload: float
     download: float
     rounds: float
-    seconds: float
+    batches: float
     rate: float
     weight: str
-    diverged: int = 0
-    mean_rank: float = math.nan
-    rank: int = 0
-    groups: str = ""
+    diverged: int
 
 
 @dataclass(frozen=True)
@@ -85,52 +80,22 @@ class BenchmarkSetting:
 
     Attributes:
         name: Name of the setting.
-        standings: Methods with finished runs, best mean rank first, then those that are not ranked.
-        p: {(method, method): p after Holm's correction}, methods in the order of ranks.
-        cliques: The groups of two or more methods, in the order of ranks.
-        blocks: Number of blocks: clients × seeds.
+        standings: Methods with finished runs, the largest gap first.
+        visible: The smallest gap that the test of the median method would have found in
+            `POWER` of all cases, as a share; NaN without tests.
         refused: {method: reason}.
         failed: {method: reason}.
-        notes: Remarks.
-        baseline: Why comparisons with ``local`` may flatter the others; empty without a reason.
     """
 
     name: str
     standings: tuple[Standing, ...]
-    p: Mapping[tuple[str, str], float]
-    cliques: tuple[tuple[str, ...], ...]
-    blocks: int
+    visible: float
     refused: Mapping[str, str]
     failed: Mapping[str, str]
-    notes: tuple[str, ...] = ()
-    baseline: str = ""
 
     def named(self, method: str) -> Standing | None:
         """Return the standing of a method; None if it has none."""
         return next((s for s in self.standings if s.method == method), None)
-
-    @property
-    def ranked(self) -> list[Standing]:
-        """The ranked methods, best first."""
-        return [standing for standing in self.standings if standing.rank]
-
-    def differ(self, one: str, two: str) -> bool:
-        """Return True if two ranked methods differ significantly."""
-        p = self.p.get((one, two), self.p.get((two, one), math.nan))
-        return p < LEVEL
-
-    def against(self, method: str, other: str) -> str:
-        """Compare two methods by their test: `BETTER`, `WORSE` or `EQUAL`.
-
-        Returns:
-            The outcome for the first method; empty if one of them is not ranked, or both are one.
-        """
-        one, two = self.named(method), self.named(other)
-        if one is None or two is None or one is two or not (one.rank and two.rank):
-            return ""
-        if not self.differ(method, other):
-            return EQUAL
-        return BETTER if one.mean_rank < two.mean_rank else WORSE
 
 
 def settings_of(names: Iterable[str], records: Iterable[Record]) -> list[BenchmarkSetting]:
@@ -149,8 +114,7 @@ def settings_of(names: Iterable[str], records: Iterable[Record]) -> list[Benchma
 def setting_of(name: str, records: Sequence[Record]) -> BenchmarkSetting:
     """Return the standings of a setting.
 
-    Methods are ranked if they have all seeds, and the splits that most methods have. The bound
-    ``centralised`` is not ranked.
+    ``centralised`` is a bound, which is neither tested nor counted.
 
     Args:
         name: Name of the setting.
@@ -158,234 +122,100 @@ def setting_of(name: str, records: Sequence[Record]) -> BenchmarkSetting:
     """
     done = {str(r["method"]): r for r in records if r.get("runs")}
     alone = done.get(LOCAL)
-    standings = {method: standing_of(record, alone) for method, record in done.items()}
-    ranked, notes = _comparable(done)
-    notes += _diverged(done) + _short_of_local(done)
-    blocks, table = _blocks([done[method] for method in ranked])
-    ranks = mean_ranks(table)
-    order = sorted(range(len(ranked)), key=lambda n: (ranks[n], ranked[n]))
-    names = [ranked[n] for n in order]
-    p = significance(names, table[order]) if len(names) > 1 and blocks else {}
-    cliques = groups_of(names, p)
-    letters = {name: "" for name in names}
-    for number, clique in enumerate(cliques):
-        for method in clique:
-            letters[method] += _letter(number)
-    placed = [
-        replace(standings[m], mean_rank=float(ranks[n]), rank=place, groups=letters[m])
-        for place, (m, n) in enumerate(zip(names, order, strict=True), 1)
+    gaps = {method: gaps_of(record, alone) for method, record in done.items()}
+    tested = [m for m, each in gaps.items() if m not in (LOCAL, CENTRALISED) and len(each) > 2]
+    p = dict(zip(tested, holm([t_test(gaps[m]) for m in tested]), strict=True))
+    standings = [
+        _standing(record, alone, gaps[method], p.get(method)) for method, record in done.items()
     ]
-    rest = sorted((s for m, s in standings.items() if m not in names), key=lambda s: -s.accuracy)
+    # The first step of Holm's correction divides the level by the number of tests.
+    visible = [smallest_visible(gaps[m], LEVEL / len(tested)) for m in tested]
     return BenchmarkSetting(
         name,
-        (*placed, *rest),
-        p,
-        tuple(cliques),
-        blocks,
+        tuple(sorted(standings, key=lambda s: (-s.gap, s.method))),
+        median(visible) if visible else math.nan,
         {str(r["method"]): str(r["refused"]) for r in records if "refused" in r},
         {str(r["method"]): str(r["failed"]) for r in records if "failed" in r},
-        tuple(notes),
-        _weak_baseline([done[method] for method in ranked], alone),
     )
 
 
-def standing_of(record: Record, alone: Record | None) -> Standing:
-    """Return the figures of a method in a setting, without its rank."""
+def gaps_of(record: Record, alone: Record | None) -> Floats:
+    """Return the gap to ``local`` of each seed that both have with the same split."""
+    known = {(run["seed"], run["split"]): run for run in (alone or {}).get("runs", ())}
+    pairs = [
+        (run, known[key]) for run in record["runs"] if (key := (run["seed"], run["split"])) in known
+    ]
+    return np.array([a["client_accuracy"] - b["client_accuracy"] for a, b in pairs])
+
+
+def _standing(record: Record, alone: Record | None, gaps: Floats, p: float | None) -> Standing:
     runs = record["runs"]
-    accuracies = [run["test_accuracy"] for run in runs]
-    low, high = interval(accuracies)
-    worse = [found for run in runs if (found := worse_off(run, alone)) is not None]
+    clients = len(runs[0]["clients"])
+    low, high = interval(gaps)
+    theirs = {run["seed"]: run["clients"] for run in (alone or {}).get("runs", ())}
+    lost = [
+        fmean(theirs[run["seed"]][c] > a for c, a in run["clients"].items())
+        for run in runs
+        if run["seed"] in theirs
+    ]
     weight = record.get("weight")
-    return Standing(
+    standing = Standing(
         method=str(record["method"]),
-        accuracy=_mean(accuracies),
-        low=low if math.isnan(low) else max(0.0, low),
-        high=high if math.isnan(high) else min(1.0, high),
-        seeds=len(runs),
-        global_accuracy=_mean([run["global_accuracy"] for run in runs]),
-        worst=_mean([min(run["clients"].values()) for run in runs]),
-        worse_off=_mean([count for count, _ in worse]),
-        chance=_mean([chance for _, chance in worse]),
-        upload=_mean([run["upload_bytes"] for run in runs]),
-        download=_mean([run["download_bytes"] for run in runs]),
-        rounds=_mean([run["chosen_round"] for run in runs]),
-        seconds=_mean([run["seconds_per_round"] for run in runs]),
+        accuracy=fmean(run["client_accuracy"] for run in runs),
+        gap=float(gaps.mean()) if len(gaps) else math.nan,
+        low=low,
+        high=high,
+        p=math.nan if p is None else p,
+        outcome="",
+        seeds=len(gaps),
+        worst=fmean(min(run["clients"].values()) for run in runs),
+        worse_off=fmean(lost) if lost else math.nan,
+        upload=fmean(run["upload_bytes"] for run in runs) / clients,
+        download=fmean(run["download_bytes"] for run in runs) / clients,
+        rounds=fmean(run["chosen_round"] for run in runs),
+        batches=record.get("batches", math.nan) / clients,
         rate=float(record.get("lr", math.nan)),
         weight=f"{weight['name']}={weight['value']:g}" if weight else "",
         diverged=sum(bool(run.get("diverged")) for run in runs),
     )
+    return standing if p is None else replace(standing, outcome=_outcome(standing))
 
 
-def worse_off(run: Mapping[str, Any], alone: Record | None) -> tuple[float, float] | None:
-    """Return the number of clients that are less accurate than alone, and its chance level.
-
-    The chance level is half of the clients whose accuracy differs. None without a run of ``local``
-    with the same seed and split.
-    """
-    same = [
-        r for r in (alone or {}).get("runs", ())
-        if (r["seed"], r["split"]) == (run["seed"], run["split"])
-    ]  # fmt: skip
-    if not same:
-        return None
-    theirs = same[0]["clients"]
-    lost = [theirs[client] - ours for client, ours in run["clients"].items() if client in theirs]
-    return float(sum(one > 0 for one in lost)), sum(one != 0 for one in lost) / 2
+def _outcome(standing: Standing) -> str:
+    if -REGION <= standing.low and standing.high <= REGION:
+        return EQUAL
+    if standing.p >= LEVEL:
+        return OPEN
+    return BETTER if standing.gap > 0 else WORSE
 
 
-def _mean(values: Sequence[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else math.nan
-
-
-def _letter(number: int) -> str:
-    """Return the letter of a group: a, b, … z, aa and so on."""
-    letters = ""
-    number += 1
-    while number:
-        number, rest = divmod(number - 1, 26)
-        letters = chr(ord("a") + rest) + letters
-    return letters
-
-
-# --- blocks and tests -----------------------------------------------------------------------------
-
-
-def _comparable(done: Mapping[str, Record]) -> tuple[list[str], list[str]]:
-    """Return the methods with all seeds and the common splits, and notes about the others."""
-    keys = {
-        method: frozenset((run["seed"], run["split"]) for run in record["runs"])
-        for method, record in done.items()
-        if method != CENTRALISED
-    }
-    if not keys:
-        return [], []
-    most = max((len(key) for key in keys.values()), default=0)
-    full = Counter(key for key in keys.values() if len(key) == most)
-    common = full.most_common(1)[0][0]
-    others = [method for method, key in keys.items() if key != common]
-    notes = [f"{method} is not ranked: other seeds or splits than the others" for method in others]
-    return [method for method, key in keys.items() if key == common], notes
-
-
-def _diverged(done: Mapping[str, Record]) -> list[str]:
-    """Return a note about final runs that diverged; empty for none."""
-    seeds = {m: [run["seed"] for run in r["runs"] if run.get("diverged")] for m, r in done.items()}
-    told = [
-        f"{method} (seed{'s' * (len(each) > 1)} {', '.join(map(str, each))})"
-        for method, each in seeds.items()
-        if each
-    ]
-    if not told:
-        return []
-    return [f"Final runs that diverged count with their best round before: {', '.join(told)}"]
-
-
-def _short_of_local(done: Mapping[str, Record]) -> list[str]:
-    """Return a note about methods whose search ends far below ``local``; empty for none.
-
-    Such a search compares candidates that have hardly begun to train.
-    """
-    best = {method: _searched(record) for method, record in done.items()}
-    alone = best.get(LOCAL, math.nan)
-    weak = [f"{method} ({100 * a:.1f})" for method, a in best.items() if a < alone / 2]
-    if not weak:
-        return []
-    return [
-        "At the end of the search no candidate of these methods had half of local's validation "
-        f"accuracy ({100 * alone:.1f} %), so their rates and weights may be poor: {', '.join(weak)}"
-    ]
-
-
-def _weak_baseline(ranked: Sequence[Record], alone: Record | None) -> str:
-    """Return why comparisons with ``local`` may flatter the others; empty without a reason.
-
-    The rate that its search chose may fail on the seeds of the final runs. It does if ``local``
-    is `DROP` below its search there, although most methods are not below theirs.
-    """
-    if alone is None:
-        return ""
-    changes = [_final_validation(record) - _searched(record) for record in ranked]
-    searched, final = _searched(alone), _final_validation(alone)
-    if not (searched - final > DROP and float(np.median(changes)) >= 0):
-        return ""
-    return (
-        f"`local` has {100 * final:.1f} % of the validation samples right in its final runs, less "
-        f"than the {100 * searched:.1f} % of its much shorter search. Its learning rate of "
-        f"{alone['lr']:.2g} may not suit their seeds, and comparisons with `local` may flatter the "
-        "other methods"
-    )
-
-
-def _searched(record: Record) -> float:
-    """Return the validation accuracy of the best candidate; NaN without a search."""
-    found = [one.get("validation_accuracy") for one in record.get("search", ())]
-    return max((a for a in found if a is not None), default=math.nan)
-
-
-def _final_validation(record: Record) -> float:
-    """Return the mean validation accuracy of the final runs in their best rounds; NaN for none."""
-    curves = [[a for a in run["validation_curve"] if a is not None] for run in record["runs"]]
-    return _mean([max(curve) for curve in curves if curve])
-
-
-def _blocks(records: Sequence[Record]) -> tuple[int, Floats]:
-    """Return the number of blocks, and the accuracies of methods in them, [methods, blocks]."""
-    each = [
-        {(run["seed"], client): a for run in record["runs"] for client, a in run["clients"].items()}
-        for record in records
-    ]
-    common = sorted(set.intersection(*map(set, each))) if each else []
-    table = np.array([[a[key] for key in common] for a in each], dtype=np.float64)
-    return len(common), table.reshape(len(records), len(common))
-
-
-def mean_ranks(table: Floats) -> Floats:
-    """Return the mean rank of each method over blocks, 1 for the most accurate.
+def t_test(gaps: Floats) -> float:
+    """Return the two-sided p of a paired t test.
 
     Args:
-        table: Accuracies, [methods, blocks]. Equal accuracies get the mean of their ranks.
-
-    Returns:
-        [methods]; NaN without blocks.
+        gaps: The gap of each seed, [n], n ≥ 2.
     """
-    from scipy.stats import rankdata
+    from scipy.special import stdtr
 
-    if not table.size:
-        return np.full(len(table), math.nan)
-    ranks: Floats = rankdata(-table.round(12), axis=0).mean(1)
-    return ranks
+    error = _error(gaps)
+    if error == 0:
+        return 0.0 if gaps.mean() else 1.0
+    return 2 * float(stdtr(len(gaps) - 1, -abs(gaps.mean()) / error))
 
 
-def significance(names: Sequence[str], table: Floats) -> dict[tuple[str, str], float]:
-    """Return the corrected p of each pair of methods.
+def smallest_visible(gaps: Floats, level: float) -> float:
+    """Return the gap that a t test with this spread finds in `POWER` of all cases, about.
 
     Args:
-        names: The methods.
-        table: Accuracies in the blocks, [methods, blocks].
+        gaps: The gap of each seed, [n], n ≥ 2.
+        level: The level of the test.
     """
-    pairs = [*combinations(range(len(names)), 2)]
-    corrected = holm([wilcoxon(table[one] - table[two]) for one, two in pairs])
-    return {(names[a], names[b]): p for (a, b), p in zip(pairs, corrected, strict=True)}
+    from scipy.special import stdtrit
+
+    freedom = len(gaps) - 1
+    return float(stdtrit(freedom, 1 - level / 2) + stdtrit(freedom, POWER)) * _error(gaps)
 
 
-def groups_of(
-    names: Sequence[str], p: Mapping[tuple[str, str], float], level: float = LEVEL
-) -> list[tuple[str, ...]]:
-    """Return the largest groups of neighbours of which no two differ significantly.
-
-    Args:
-        names: The methods in the order of their mean ranks.
-        p: {(earlier method, later method): corrected p}; NaN counts as not significant.
-        level: Significance level.
-    """
-    found: list[tuple[int, int]] = []
-    for start in range(len(names)):
-        end = start
-        while end + 1 < len(names) and not any(
-            p.get((names[n], names[end + 1]), math.nan) < level for n in range(start, end + 1)
-        ):
-            end += 1
-        if end > start and not any(a <= start and end <= b for a, b in found):
-            found.append((start, end))
-    return [tuple(names[start : end + 1]) for start, end in found]
+def _error(gaps: Floats) -> float:
+    """Return the standard error of the mean."""
+    return float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
