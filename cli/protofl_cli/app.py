@@ -236,7 +236,7 @@ def start(
 ) -> None:
     """Prototype-based heterogeneous federated learning.
 
-    Start with: protofl run fedsa --models cnn4
+    Start with: protofl run fedsa --models htcnn8
     """
     if context.invoked_subcommand is None:
         text = context.get_help()  # prints itself if it has panels

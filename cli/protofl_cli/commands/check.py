@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,9 +18,6 @@ from protofl_cli.screens import render
 
 if TYPE_CHECKING:
     from protofl.testing import Contract, Finding
-
-LONGEST = 300
-"""Characters of a reason in the table; --json prints all of it."""
 
 
 @prints_json
@@ -60,7 +57,11 @@ def check(
     # Output of the plugin goes to standard error.
     with contextlib.redirect_stdout(sys.stderr):
         contract, owner = _load(name, options, data_dir)
-        findings = _run(contract)
+        from protofl.testing import checks_of, run_checks  # torch, which a wrong name does not need
+
+        of, done = len(checks_of(contract)), itertools.count(1)
+        with render.waiting("checking") as show:
+            findings = run_checks(contract, lambda name: show(f"check {next(done)}/{of}: {name}"))
     outcomes = ("passed", "failed", "not reached", "skipped")
     counts = {w: sum(f.outcome == w for f in findings) for w in outcomes}
     if as_json:
@@ -95,22 +96,6 @@ def _load(
     }
 
 
-def _run(contract: type[Contract]) -> list[Finding]:
-    from protofl.testing import checks_of, run_checks
-
-    bar, count, finished = render.Bars(), len(checks_of(contract)), 0
-
-    def report(name: str) -> None:
-        nonlocal finished
-        bar.show("checking", name, finished / count)
-        finished += 1
-
-    try:
-        return run_checks(contract, report)
-    finally:
-        bar.stop()
-
-
 def _print(owner: dict[str, str], findings: list[Finding], counts: dict[str, int]) -> None:
     installed = owner["distribution"] != "this program"
     origin = f"{owner['distribution']} {owner['version']}" if installed else "not installed"
@@ -119,7 +104,7 @@ def _print(owner: dict[str, str], findings: list[Finding], counts: dict[str, int
     # Failures first; what they keep from being tried needs one row.
     shown = [f for f in findings if f.outcome != "not reached"]
     shown.sort(key=lambda f: f.outcome != "failed")
-    rows = [(f.words, f.outcome, shorten(f.why, LONGEST, placeholder=" …")) for f in shown]
+    rows = [(f.words, f.outcome, f.why) for f in shown]
     if counts["not reached"]:
         more = f"{counts['not reached']} more checks"
         rows.append((more, "not reached", "they need what failed above; --json names them"))

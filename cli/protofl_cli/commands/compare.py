@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protofl_cli.json.json_output import Json, check_format, print_json, prints_json
-from protofl_cli.options.options import Debug, Label, option
+from protofl_cli.options.options import Debug, GroupBy, Label, option
 from protofl_cli.options.overwriting import Force, checked
 from protofl_cli.screens import render
 
@@ -49,15 +49,7 @@ def compare(
             "Baseline of the differences (default: local, then fedavg, otherwise the first)",
         ),
     ] = "",
-    group_by: Annotated[
-        list[str] | None,
-        option(
-            "--group-by",
-            "OPTION",
-            "Option to group runs by: method, lr, tau, …, or run for a group per run; "
-            "repeatable (default: all options that differ)",
-        ),
-    ] = None,
+    group_by: GroupBy = None,
     label: Label = None,
     rounds: Annotated[
         int | None, option("--rounds", "N", "Use only the first N rounds of each run.", min=1)

@@ -27,8 +27,8 @@ def evaluate(
         ),
     ] = None,
     client: Annotated[
-        list[int] | None,
-        option("--client", "N", "Number of a client; repeatable (default: all)", min=0),
+        list[str] | None,
+        option("--client", "N|NAME", "Number or name of a client; repeatable (default: all)"),
     ] = None,
     cross: Annotated[
         bool,
@@ -57,10 +57,11 @@ def evaluate(
         if (data is None) != cross:
             raise UsageError("evaluate takes DATA or --cross", do="give one of them")
         recorded = load_run(run)
+        clients = [recorded.split(trial).client_of(name) for name in client or ()] or None
         if data is None:
-            _show_cross(recorded, client, which, trial, format_, as_json=as_json)
+            _show_cross(recorded, clients, which, trial, format_, as_json=as_json)
             return
-        evaluation = recorded.evaluate(data, client or None, which, trial, kept_round(which))
+        evaluation = recorded.evaluate(data, clients, which, trial, kept_round(which))
     notes = [*filter(None, [recorded.lacks_preparation]), *evaluation.notes]
     for note in notes:
         render.console(stderr=True).print(f"note: {note}", soft_wrap=True)

@@ -20,7 +20,7 @@ def export(
         Path,
         typer.Argument(metavar="FILE", help="FILE.onnx, FILE.pt2 or FILE.safetensors."),
     ],
-    client: Annotated[int, option("--client", "N", "Number of the client.", min=0)] = 0,
+    client: Annotated[str, option("--client", "N|NAME", "Number or name of the client.")] = "0",
     which: Which = "last",
     trial: Annotated[int, option("--trial", "N", "Number of the trial.", min=0)] = 0,
     force: Force = False,
@@ -31,25 +31,27 @@ def export(
 
     .onnx and .pt2 files map raw samples, before any standardisation, to class scores. .safetensors
     files have the weights (but for a frozen net), the client's download, and the preparation of raw
-    samples in their metadata. ONNX needs: pip install 'protofl\[onnx]'
+    samples in their metadata. ONNX needs: pip install 'protofl\[onnx]'. protofl score reads .onnx,
+    and .pt2 with --trust-pickle, because torch.export reads pickled objects from such a file.
     """
     target = checked("FILE", out, force=force)
     with render.waiting("exporting"):
         from protofl_workbench.recorded.recorded_run import load_run
 
         recorded = load_run(run)
-        recorded.export(client, target, which, trial, kept_round(which))
+        number = recorded.split(trial).client_of(client)
+        recorded.export(number, target, which, trial, kept_round(which))
     size = target.stat().st_size
     from protofl.system.formatting import size_text
 
     data, shown = recorded.plan.data, f"round {which}" if which.isdecimal() else f"{which} round"
     samples = f"{data.sample}, {str(data.x.dtype).removeprefix('torch.')}"
     preparation = recorded.lacks_preparation or str(recorded.preparation)
-    warning = recorded.guess_warning(client, which, trial, kept_round(which))
+    warning = recorded.guess_warning(number, which, trial, kept_round(which))
     if warning:
         render.console(stderr=True).print(warning, style="yellow", soft_wrap=True)
     if as_json:
-        about = {"client": client, "trial": trial, "which": which, "samples": samples}
+        about = {"client": number, "trial": trial, "which": which, "samples": samples}
         about |= {"preparation": preparation, "outputs": list(data.output_names)}
         about |= {"warning": warning}
         print_json({"file": target, "bytes": size, **about})
@@ -58,7 +60,7 @@ def export(
     if target.suffix == ".safetensors":
         file += ": weights without a program; protofl score reads .onnx and .pt2"
     names = recorded.split(trial).client_names
-    name = f"{client} {names[client]}" if names else str(client)
+    name = f"{number} {names[number]}" if names else str(number)
     render.pairs(
         [
             ("client", f"{name} of {recorded.name}, {shown} of trial {trial}"),

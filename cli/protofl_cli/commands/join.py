@@ -12,13 +12,19 @@ from protofl_cli.options.options import Debug, option
 from protofl_cli.options.overwriting import Force, checked
 from protofl_cli.screens import render
 
-SHARES = ("accuracy", "fine_tuned_accuracy", "majority")
+SHARES = {
+    "accuracy": "before fine-tuning", "fine_tuned_accuracy": "after fine-tuning",
+    "majority": "majority guess",
+}  # fmt: skip
+"""{share of the result: name on the screen}."""
 
 
 @prints_json
 def join(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
-    data: Annotated[str, typer.Argument(metavar="DATA", help="As of protofl evaluate.")],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Its rows, as a file that protofl evaluate reads.")
+    ],
     model: Annotated[
         str | None, option("--model", "NAME", "Its architecture (default: that of a next client)")
     ] = None,
@@ -46,4 +52,5 @@ def join(
         print_json({**late, "file": target})
         return
     shown = {key: f"{100 * value:.1f} %" if key in SHARES else value for key, value in late.items()}
-    render.pairs([(key.replace("_", " "), str(value)) for key, value in shown.items()])
+    shown |= {"file": target} if target else {}
+    render.pairs([(SHARES.get(key, key.replace("_", " ")), str(v)) for key, v in shown.items()])

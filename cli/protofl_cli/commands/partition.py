@@ -146,7 +146,7 @@ def _make(
     from protofl.federation.plan.run_data import load_data, own_partition
     from protofl.hooks.discovery.registry import Registry
     from protofl.hooks.plugin.members import choose
-    from protofl.runs.request.plugin_names import name_plugins
+    from protofl.runs.request.program_classes import name_plugins
     from protofl.system.files.atomic import default_data_dir
     from protofl.system.options.table import default_values
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from protofl_cli.options.options import Debug, Label, TrustCode, option
+from protofl_cli.options.options import Debug, GroupBy, Label, TrustCode, option
 from protofl_cli.options.overwriting import Force, checked
 from protofl_cli.screens import render
 
@@ -105,15 +105,7 @@ def plot(
     trial: Annotated[
         int | None, option("--trial", "N", "Kinds with a single run: Trial (default: 0)", min=0)
     ] = None,
-    group_by: Annotated[
-        list[str] | None,
-        option(
-            "--group-by",
-            "OPTION",
-            "Option to group runs by: method, lr, tau, …, or run for a group per run; "
-            "repeatable (default: all options that differ)",
-        ),
-    ] = None,
+    group_by: GroupBy = None,
     label: Label = None,
     width: Annotated[
         str | None,

@@ -336,22 +336,18 @@ def _list(reproduction: str | None, *, as_json: bool) -> None:
 def _plan(reproduction: Reproduction, change: Change, runs: Path, *, as_json: bool) -> None:
     from protofl_cli.screens.reproduction_tables import plan_values, show_plan
 
-    with render.waiting("planning"), put_off():
-        from protofl_workbench.reproductions.reproduction_plan import plan_reproduction
-
-    bar = render.Bars()
     try:
-        planned = plan_reproduction(
-            reproduction,
-            change,
-            runs,
-            lambda text, share: bar.show("planning", text, share),
-        )
+        with render.waiting("loading torch and plugins") as show:
+            with put_off():
+                from protofl_workbench.reproductions.reproduction_plan import plan_reproduction
+            planned = plan_reproduction(
+                reproduction,
+                change,
+                runs,
+                lambda text, share: show(f"measuring steps of {text} ({share:.0%} done)"),
+            )
     except KeyboardInterrupt as stop:
-        bar.stop()
         raise typer.Exit(interrupted(stop, "nothing was started")) from None
-    finally:
-        bar.stop()
     if as_json:
         print_json(plan_values(planned))
     else:

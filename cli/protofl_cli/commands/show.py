@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
+from protofl.system.options.value_text import value_text
 from protofl_cli.json.json_output import Json, print_json, prints_json
 from protofl_cli.options.completion import plugin_names
-from protofl_cli.options.options import Block, Debug, plugin_option_rows, value_text
+from protofl_cli.options.options import Block, Debug, plugin_option_rows
 from protofl_cli.screens import render
 from protofl_cli.screens.model_tables import group_values, model_group
 
@@ -151,7 +152,8 @@ def _values(
 def _placed(name: str, block: list[str]) -> tuple[Registry, str]:
     """Return the plugins with a class given by its place, and KIND/NAME of this class."""
     from protofl.hooks.discovery.registry import Registry
-    from protofl.runs.request.plugin_names import ClassNames, places_in
+    from protofl.runs.request.plugin_names import places_in
+    from protofl.runs.request.program_classes import ClassNames
     from protofl.system.consent import allow
 
     with contextlib.redirect_stdout(sys.stderr):

@@ -9,7 +9,7 @@ from typing import Any
 from protofl.errors import UsageError, unknown
 from protofl.hooks.discovery.kinds import KINDS
 from protofl.hooks.discovery.registry import Registry
-from protofl.runs.request.plugin_names import kind_of
+from protofl.runs.request.program_classes import kind_of
 from protofl.system.class_places import load
 from protofl.system.files.home import expand_user
 from protofl.testing import CONTRACTS as OF_ONE_RUN

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
+from protofl.system.options.value_text import value_text
+
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
@@ -28,10 +30,21 @@ Label = Annotated[
 ]
 
 
+GroupBy = Annotated[
+    list[str] | None,
+    option(
+        "--group-by",
+        "OPTION",
+        "Option to group runs by: method, lr, tau, …, or run for a group per run; "
+        "repeatable (default: all options that differ)",
+    ),
+]
+
+
 def _check_which(value: str) -> str:
     from protofl.errors import unknown
 
-    if value not in ("last", "best") and not value.isdecimal():
+    if value not in ("last", "best") and not value.strip("0").isdecimal():
         raise unknown("round of --which", value, ("best", "last"), "or give a kept round: 4")
     return value
 
@@ -41,15 +54,15 @@ Which = Annotated[
     typer.Option(
         "--which",
         metavar="last|best|N",
-        help="Round of the kept weights; N, from 0, is a round that --keep-weights kept.",
+        help="Round of the kept weights; N is a round that --keep-weights kept.",
         callback=_check_which,
     ),
 ]
 
 
 def kept_round(which: str) -> int | None:
-    """Return the number of a round of ``--which``; None for a word."""
-    return int(which) if which.isdecimal() else None
+    """Return the round of ``--which``, from 0 as in Python; None for a word."""
+    return int(which) - 1 if which.isdecimal() else None
 
 
 def _remember_debug(context: typer.Context, value: bool) -> bool:
@@ -207,14 +220,3 @@ def _bounds(metadata: Sequence[Any]) -> str:
 def number(value: float) -> str:
     """Return a number without needless digits; integers have thousands separators."""
     return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:g}"
-
-
-def value_text(value: Any) -> str:  # noqa: ANN401 - options are of many types
-    """Return a value as users write it."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value)

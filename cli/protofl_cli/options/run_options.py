@@ -14,8 +14,9 @@ from typing import Annotated, Any
 
 import typer
 
+from protofl.system.options.value_text import value_text
 from protofl_cli.options import completion
-from protofl_cli.options.options import choices, number, plain_type, value_range, value_text
+from protofl_cli.options.options import choices, number, plain_type, value_range
 from protofl_cli.screens import render
 
 
@@ -124,7 +125,7 @@ def _check_dry_run(value: bool | None) -> bool | None:
 
         raise UsageError(
             "--dry-run is not needed: every run begins with a dry run of two short rounds",
-            do="to train nothing, give --plan; to skip the dry run, give --no-dry-run",
+            do="leave it out; --plan trains nothing, and --no-dry-run skips the dry run",
         )
     return value
 
@@ -136,6 +137,13 @@ def _as_parameter(name: str, annotation: Any, option: Any) -> inspect.Parameter:
         default=None,
         annotation=Annotated[annotation, option],
     )
+
+
+OF_DATA = (
+    "partition", "clients", "rounds", "local_epochs", "batch_size", "optimizer", "lr",
+    "lr_schedule", "feature_dim", "drop_last",
+)  # fmt: skip
+"""Options for which data sets have defaults of their own."""
 
 
 def _aside(name: str, kind: type) -> str:
@@ -155,4 +163,6 @@ def _aside(name: str, kind: type) -> str:
         usual = "yes" if value else "no"
     else:
         usual = number(value) if isinstance(value, (int, float)) else value_text(value)
-    return "; ".join([*parts, f"default: {option.usual or usual}"])
+    of_data = "the data set's, " * (name in OF_DATA)
+    usual = f"otherwise {usual}" if of_data and not option.usual else usual
+    return "; ".join([*parts, f"default: {of_data}{option.usual or usual}"])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protofl.data.task_names import share_text
-from protofl.system.formatting import count, size_text
+from protofl.system.formatting import count, round_word, size_text
 from protofl_cli.json.json_output import print_json
 from protofl_cli.screens import render
 from protofl_cli.screens.model_tables import si
-from protofl_cli.screens.tables import clock, composition_rows
+from protofl_cli.screens.tables import MEASURED, clock, composition_rows
 
 if TYPE_CHECKING:
     from protofl.federation.plan.plan import Plan
@@ -50,7 +50,8 @@ def show_run_plan(request: Request, *, as_json: bool = False) -> None:
         UsageError: The run would not start.
     """
     from protofl.runs.dry_run.short_rounds import dry_run
-    from protofl.runs.lifecycle.automatic_choices import choose_backend, would_measure
+    from protofl.runs.lifecycle.backend_choice import choose_backend
+    from protofl.runs.lifecycle.engine_choice import would_measure
     from protofl.runs.request.planning import plan_run
     from protofl.runs.results.configuration import about_arithmetic
 
@@ -60,12 +61,12 @@ def show_run_plan(request: Request, *, as_json: bool = False) -> None:
     settings = plan.settings
     title = f"{settings.method} · {settings.models} · {settings.dataset}"
     render.heading(title, "plan")
-    with render.waiting("measuring"):
+    with render.waiting("dry run: two short rounds with two clients") as show:
         if settings.dry_run:
             dry_run(plan, notes.append)
         plan = choose_backend(plan, notes.append)
         notes += filter(None, (about_arithmetic(plan), would_measure(plan)))
-        costs = None if plan.data.x.is_meta else costs_of(plan)
+        costs = None if plan.data.x.is_meta else costs_of(plan, show)
     rows = composition_rows(plan)
     notes = [*dict.fromkeys([*notes, *plan.all_notes])]
     if as_json:
@@ -84,8 +85,13 @@ def show_run_plan(request: Request, *, as_json: bool = False) -> None:
     render.text("Nothing was trained. Leave out --plan to start the run.", "dim")
 
 
-def costs_of(plan: Plan) -> RunCosts:
-    """Count and measure the cost of a plan whose data are on this machine."""
+def costs_of(plan: Plan, show: Callable[[str], None] = lambda doing: None) -> RunCosts:
+    """Count and measure the cost of a plan whose data are on this machine.
+
+    Args:
+        plan: The run.
+        show: Takes what is done next.
+    """
     from protofl.federation.round.round_stages import Workload
     from protofl.hooks.models.flops import profile
     from protofl.runs.dry_run.short_rounds import count_flops
@@ -93,6 +99,7 @@ def costs_of(plan: Plan) -> RunCosts:
     from protofl_workbench.reproductions.account import traffic_of
 
     info, load = plan.info, workload(plan)
+    show("counting FLOPs and traffic")
     counted = count_flops(plan)
     each = [flops.counted / max(1, flops.samples) for flops in counted]
     batches = Workload(plan, 0)
@@ -100,6 +107,7 @@ def costs_of(plan: Plan) -> RunCosts:
         batches.training(client) * plan.settings.batch_size * each[info.place_of(client)]
         for client in range(info.num_clients)
     )
+    show("measuring steps of each architecture in short rounds")
     return RunCosts(
         forward=[flops.forward for flops in counted],
         parameters=[profile(a, *info.sizes_of(a))[0] for a in info.architectures],
@@ -148,19 +156,23 @@ def _show_costs(plan: Plan, costs: RunCosts) -> None:
         ],
         right=("clients", "parameters", "forward FLOPs"),
     )
-    rounds = s.rounds * s.trials
+    rounds, word = s.rounds * s.trials, round_word(s.timing)
     render.pairs(
         [
-            *_traffic_rows(costs.traffic, s.rounds, s.trials),
-            ("training FLOPs", f"about {si(costs.training)} a round"),
-            ("mini-batches", f"{costs.steps:,} in {count(rounds, 'round')}"),
+            *_traffic_rows(costs.traffic, s.rounds, s.trials, word),
+            ("training FLOPs", f"about {si(costs.training)} a {word}"),
+            ("mini-batches", f"{costs.steps:,} in {count(rounds, word)}"),
             ("majority guess", _majority(plan)),
             ("time", _time(plan, costs.seconds)),
         ]
     )
+    if word == "step":
+        render.text(
+            "A step has the uploads of some clients. These are the costs of all: upper bounds."
+        )
 
 
-def _traffic_rows(two: Sequence[Row], rounds: int, trials: int) -> list[tuple[str, str]]:
+def _traffic_rows(two: Sequence[Row], rounds: int, trials: int, word: str) -> list[tuple[str, str]]:
     """Return the traffic of a round of all participants, and of the whole run."""
     first, later = two
     rows, whole = [], 0
@@ -169,7 +181,7 @@ def _traffic_rows(two: Sequence[Row], rounds: int, trials: int) -> list[tuple[st
         text = size_text(after) if after else "nothing"
         if before != after:
             text += f"; in the first {size_text(before) if before else 'nothing'}"
-        rows.append((f"{way} a round", text))
+        rows.append((f"{way} a {word}", text))
         whole += trials * (before + (rounds - 1) * after)
     return [*rows, ("traffic in all", size_text(whole) if whole else "nothing")]
 
@@ -184,7 +196,7 @@ def _time(plan: Plan, seconds: float) -> str:
     if s.backend not in ("process", "local"):
         return f"about {clock(seconds)} in one process; backend {s.backend} was not measured"
     text = f"about {clock(seconds / hosts)}"
-    return f"{text} with {count(hosts, 'process', 'processes')}, by steps measured now"
+    return f"{text} with {count(hosts, 'process', 'processes')}, {MEASURED}"
 
 
 def _majority(plan: Plan) -> str:

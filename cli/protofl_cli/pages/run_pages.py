@@ -7,9 +7,10 @@ import shlex
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from protofl.system.formatting import count, shape_text, size_text
-from protofl_cli.options.options import value_text
+from protofl.system.formatting import count, round_word, shape_text, size_text
+from protofl.system.options.value_text import value_text
 from protofl_cli.screens import render
+from protofl_cli.screens.last_table import traffic_rows
 from protofl_cli.screens.tables import clock, shown_path
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def page_rows(run: Run) -> list[tuple[str, str]]:
     if config["trials"] > 1:
         seeds += f" … {config['seed'] + config['trials'] - 1}, {config['trials']} trials"
     rows = [("folder", shown_path(run.folder)), ("identity", run.identity or "not recorded")]
-    rows += [("method", config["method"]), ("seed", seeds), ("rounds", _rounds(run))]
+    rows += [("method", config["method"]), ("seed", seeds), (f"{_word(run)}s", _rounds(run))]
     rows += [(f"{'options' if n == 0 else ''}", line) for n, line in enumerate(_options(run))]
     rows += _data_rows(run)
     rows.append(("plugins", ", ".join(dict.fromkeys(map(_plugin, config.get("plugins", ()))))))
@@ -97,6 +98,10 @@ def _result(name: str, value: Any) -> str:  # noqa: ANN401 - a value of a record
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _word(run: Run) -> str:
+    return round_word(run.config["timing"])
+
+
 def _rounds(run: Run) -> str:
     asked, patience = run.asked, run.config.get("patience", 0)
     each = f" ({run.config['rounds']} of each trial)" if run.config["trials"] > 1 else ""
@@ -112,22 +117,16 @@ def _options(run: Run) -> list[str]:
 
     usual, elsewhere = usual_values(run.config), {*EXTENT, "options", "data_dir", "dataset"}
     changed = [
-        f"{flag_of(key)} {_text(value)}"
+        f"{flag_of(key)} {value_text(value)}"
         for key, value in run.config.items()
         if key in OPTIONS and key not in elsewhere and value != usual.get(key, value)
     ]
     of_plugins = [
-        f"{owner}: " + " ".join(f"{k}={value_text(v)}" for k, v in values.items())
+        f"{owner}: " + " ".join(f"{k}={value_text(v)}" for k, v in values.items() if v is not None)
         for owner, values in run.config.get("options", {}).items()
         if values
     ]
     return [" ".join(changed) or "all defaults", *of_plugins]
-
-
-def _text(value: Any) -> str:  # noqa: ANN401 - an option's value
-    if isinstance(value, dict):
-        return ",".join(f"{key}={v}" for key, v in value.items())
-    return ",".join(map(str, value)) if isinstance(value, list) else value_text(value)
 
 
 def _plugin(plugin: dict[str, str]) -> str:
@@ -154,15 +153,10 @@ def _data_rows(run: Run) -> list[tuple[str, str]]:
 
 def _cost_rows(run: Run) -> list[tuple[str, str]]:
     """Return traffic and time of a round, and the number of absent clients."""
-    rows = [row for row in run.rows if row.round > 0] or run.rows
-    result = []
-    for way in ("upload", "download"):
-        floats = statistics.mean(getattr(row, f"{way}_floats") for row in rows)
-        size = statistics.mean(getattr(row, f"{way}_bytes") for row in rows)
-        amount = f"{floats:,.0f} floats, {size_text(size)}" if size else "nothing"
-        result.append((f"{way} a round", amount))
+    result = traffic_rows(run.rows, _word(run))
     whole = [row.seconds["total"] for row in run.rows]
-    result.append(("time", f"{statistics.mean(whole):.2f} s a round, {clock(sum(whole))} in all"))
+    each = f"{statistics.mean(whole):.2f} s a {_word(run)}"
+    result.append(("time", f"{each}, {clock(sum(whole))} in all"))
     if gone := sum(len(row.absent) for row in run.rows):
         result.append(("absent clients", f"{gone:,}"))
     return result
@@ -186,7 +180,7 @@ def architecture_table(run: Run) -> tuple[list[str], list[list[str]]]:
 
 def accuracy_table(run: Run) -> tuple[list[str], list[list[str]]]:
     """Return a row for each trial: best (on test samples) and final accuracy, and over clients."""
-    columns = ["trial", "rounds", "best", "after", "final", "guess", "worst client"]
+    columns = ["trial", f"{_word(run)}s", "best", "after", "final", "guess", "worst client"]
     columns += ["over clients", "loss"]
     rows = []
     for trial in run.trials:

@@ -83,8 +83,11 @@ class BatchScreen:
                 self._checked(event.checked, event.done, event.of)
             case events.RunStarted():
                 self._started(event.batch_run)
-            case events.RunPlanned():
-                self._going[event.batch_run].rounds = event.rounds * event.trials
+            case events.OfRun(batch_run, events.RunPlanned(rounds, trials, rows=rows)):
+                going = self._going[batch_run]
+                going.rounds = rounds * trials
+                for row in rows:
+                    self._row(going, row)
             case events.OfRun(batch_run, of_rounds.RoundDone(row)):
                 self._row(self._going[batch_run], row)
             case events.OfRun(batch_run, of_rounds.Note(text)):

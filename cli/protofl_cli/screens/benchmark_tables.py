@@ -10,16 +10,7 @@ from protofl_cli.screens import render
 if TYPE_CHECKING:
     from protofl_workbench.reproductions.benchmark.benchmark_execution import BenchmarkProgress
 
-SHORT = (
-    "method",
-    "accuracy %",
-    "interval",
-    "worse off (chance)",
-    "lr",
-    "weight",
-    "mean rank",
-    "groups",
-)
+SHORT = ("method", "gap", "accuracy %", "p", "worst client %", "lr", "weight", "seeds")
 """The columns of standings that fit on a screen."""
 
 
@@ -31,17 +22,15 @@ def show_benchmark(progress: BenchmarkProgress) -> None:
     render.text()
     render.text(progress.reproduction.heading, "bold")
     for setting in settings_of(progress.reproduction.columns, progress.records.values()):
-        label = progress.reproduction.columns[setting.name].label
+        label = progress.reproduction.columns[setting.name].title
         if setting.standings:
             render.text()
             rows = [cells(standing, SHORT) for standing in setting.standings]
-            render.table(SHORT, rows, right=SHORT[1:], keep=SHORT[1:3], title=label)
+            render.table(SHORT, rows, right=SHORT[1:], keep=SHORT[1:2], title=label)
         for method, reason in setting.refused.items():
             render.text(f"· {setting.name}: {method} does not fit: {reason}", "dim")
         for method, reason in setting.failed.items():
             render.text(f"· {setting.name}: {method}: {reason}", "yellow")
-        for note in setting.notes:
-            render.text(f"· {setting.name}: {note}", "dim")
     for column, error in progress.missing.items():
         render.text(f"· {column} is left out: {error.what}", "yellow")
 
@@ -57,11 +46,11 @@ def benchmark_values(progress: BenchmarkProgress) -> dict[str, Any]:
         "settings": [
             {
                 "setting": setting.name,
-                "label": progress.reproduction.columns[setting.name].label,
+                "label": progress.reproduction.columns[setting.name].title,
+                "visible": setting.visible,
                 "standings": [asdict(standing) for standing in setting.standings],
                 "refused": setting.refused,
                 "failed": setting.failed,
-                "notes": setting.notes,
             }
             for setting in settings
         ],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from protofl.data.task_names import share_text
-from protofl.system.formatting import count, size_text
+from protofl.system.formatting import count, round_word, size_text
 from protofl_cli.screens import render
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ LABELS = {
     "final_test_accuracy": "last round",
     "majority_accuracy": "majority guess",
     "final_unseen_accuracy": "unseen clients, without training",
-    "fine_tuned_accuracy": "unseen clients, fine-tuned",
+    "fine_tuned_accuracy": "fine-tuned at the end",
     "unseen_majority_accuracy": "majority guess of unseen clients",
     "best_server_accuracy": "best server accuracy",
     "final_server_accuracy": "final server accuracy",
@@ -61,13 +61,15 @@ def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]
     trials = summary["trials"]
     task = plan.data.task
     named = "" if task.has_classes else f", {task.score_name}"
+    word = round_word(plan.settings.timing)
     labels = {key: label + named for key, label in LABELS.items() if key in summary["mean"]}
+    labels["final_test_accuracy"] = f"last {word}{named}"
     metrics = {k: k.replace("_", " ", 1) for k in summary["mean"] if k not in {*labels, *UNSHOWN}}
     if len(trials) == 1:
         rows = [
             [label, share_text(task.score_name, summary[key], 2)] for key, label in labels.items()
         ]
-        of = count(summary.get("rounds_done", summary["rounds"]), "round")
+        of = count(summary.get("rounds_done", summary["rounds"]), word)
         for row, key in zip(rows, labels, strict=True):
             if key in ROUNDS:
                 row[1] += f" after {summary[ROUNDS[key]] + 1} of {of}"
@@ -80,7 +82,7 @@ def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]
         spread = f"{summary['mean'][key]:.2%} ± {summary['std'][key]:.2%}"
         rows.append([label, spread, *(f"{trial[key]:.2%}" for trial in shown)])
         if key in AFTER and shown:
-            after = (count(trial[ROUNDS[key]] + 1, "round") for trial in shown)
+            after = (count(trial[ROUNDS[key]] + 1, word) for trial in shown)
             rows.append([AFTER[key], "", *after])
     for key, label in metrics.items():
         spread = f"{summary['mean'][key]:.4f} ± {summary['std'][key]:.4f}"
@@ -88,8 +90,13 @@ def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]
     return ["mean ± std", *(f"seed {plan.seed(t['trial'])}" for t in shown)], rows
 
 
-def run_rows(result: Result) -> list[tuple[str, str]]:
-    """Return spread over clients, traffic and seconds."""
+def run_rows(result: Result, word: str) -> list[tuple[str, str]]:
+    """Return the spread over clients, and traffic and seconds of a line of the record.
+
+    Args:
+        result: The run.
+        word: ``round``, or ``step`` in a run without rounds.
+    """
     rows = []
     record = result.record
     last = max(result.client_accuracies, default=None)
@@ -97,7 +104,7 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
     evaluated = [r for r in record if r.test_accuracy is not None]
     if result.summary["eval_clients"] == "participants" and evaluated:
         number = evaluated[-1].evaluated
-        text = f"participants, {number:,} in the last round; the guess is over all clients"
+        text = f"participants, {number:,} in the last {word}; the guess is over all clients"
         rows.append(("accuracy of", text))
     metrics = (evaluated[-1].metrics or {}) if evaluated else {}
     if known := [p for p in metrics.get("perplexity", {}).get("clients", {}).values() if p]:
@@ -119,21 +126,16 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
     names = {str(line["number"]): line["client"] for line in result.clients}
     texts = {f"{name} of clients": _without_value(each, names) for name, each in metrics.items()}
     rows += [(label, text) for label, text in texts.items() if text]
-    # In round 0 many methods have no downloads yet.
-    usual = [r for r in record if r.round > 0] or record
-    for way in ("upload", "download"):
-        floats = statistics.mean(getattr(r, f"{way}_floats") for r in usual)
-        size = statistics.mean(getattr(r, f"{way}_bytes") for r in usual)
-        amount = f"{floats:,.0f} floats, {size_text(size)}" if size else "nothing"
-        rows.append((f"{way} a round", amount))
+    rows += traffic_rows(record, word)
     stages = [k for k in record[-1].seconds if k != "total"]
     total = statistics.mean(r.seconds["total"] for r in record)
-    rows.append(("seconds a round", f"{total:.2f}"))
+    rows.append((f"seconds a {word}", f"{total:.2f}"))
     spent = [(k, statistics.mean(r.seconds[k] for r in record)) for k in stages]
     parts = [f"{k} {value:.2f}" for k, value in spent if value >= 0.005]
     if "virtual" in record[-1]:
         lasted = statistics.mean(r.virtual["seconds"] for r in record)
-        rows.append(("virtual seconds a round", f"{lasted:.4g}"))
+        rows.append((f"virtual seconds a {word}", f"{lasted:.4g}"))
+    rows += _schedule_rows(record)
     reasons = Counter(why for row in record for why in row.absent.values())
     if reasons:
         each = ", ".join(f"{why} {number:,}" for why, number in reasons.most_common())
@@ -143,6 +145,36 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
     # The seconds of parallel hosts are added, so they may exceed the round.
     rows.append(("by stage", ", ".join(parts) + (" (all hosts)" if parts else "")))
     return rows
+
+
+def traffic_rows(record: Sequence[Row], word: str) -> list[tuple[str, str]]:
+    """Return the mean traffic of a round; ``word`` as in `run_rows`."""
+    # In the first round many methods have no downloads yet.
+    usual = [row for row in record if row.round > 0] or record
+    rows = []
+    for way in ("upload", "download"):
+        floats = statistics.mean(getattr(row, f"{way}_floats") for row in usual)
+        size = statistics.mean(getattr(row, f"{way}_bytes") for row in usual)
+        amount = f"{floats:,.0f} floats, {size_text(size)}" if size else "nothing"
+        rows.append((f"{way} a {word}", amount))
+    return rows
+
+
+def _schedule_rows(record: list[Row]) -> list[tuple[str, str]]:
+    """Return uploads, staleness and idle share of all steps of a run without rounds."""
+    # A schedule of another package need not have these figures.
+    steps = [row for row in record if {"staleness", "idle"} <= row.schedule.keys()]
+    stale = [(row.participants, row.schedule["staleness"]) for row in steps if row.participants]
+    if not stale:
+        return []
+    uploads = sum(number for number, _ in stale)
+    mean = sum(number * age["mean"] for number, age in stale) / uploads
+    most, idle = max(age["max"] for _, age in stale), [row.schedule["idle"] or 0.0 for row in steps]
+    return [
+        ("uploads", f"{uploads:,} in {count(len(steps), 'step')}"),
+        ("staleness of uploads", f"mean {mean:.2f} steps, at most {most}"),
+        ("clients idle", f"{statistics.mean(idle):.0%} of the time, mean of steps"),
+    ]
 
 
 def show_clients(lines: list[dict[str, Any]], score: str, trials: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
     from rich.table import Table
+
+SIGN_OF_LIFE = 10.0
+"""Seconds between lines about work that goes on, where the output is not a terminal."""
 
 PIPE_WIDTH = 100
 """Default width if standard output is not a terminal; COLUMNS overrides it."""
@@ -174,14 +179,25 @@ def passage(texts: Iterable[str]) -> None:
 
 @contextmanager
 def waiting(activity: str) -> Iterator[Callable[[str], None]]:
-    """Show a spinner on a terminal during a step that takes seconds.
+    """Show a spinner during a step that takes seconds; without a terminal a line every ten seconds.
 
     Yields:
         A function that changes the text.
     """
     screen = console()
     if not screen.is_terminal:
-        yield lambda activity: None
+        now, ended = [activity], threading.Event()
+
+        def tell() -> None:
+            begin = time.monotonic()
+            while not ended.wait(SIGN_OF_LIFE):
+                print(f"  {shown(now[-1])}, {time.monotonic() - begin:.0f} s", file=sys.stderr)
+
+        threading.Thread(target=tell, daemon=True).start()
+        try:
+            yield now.append
+        finally:
+            ended.set()
         return
     with screen.status(shown(activity), spinner=_spinner()) as status:
         yield lambda activity: status.update(shown(activity))

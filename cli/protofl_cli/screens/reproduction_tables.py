@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from protofl_cli.screens import render
-from protofl_cli.screens.tables import clock, shown_path
+from protofl_cli.screens.tables import MEASURED, clock, shown_path
 
 if TYPE_CHECKING:
     from protofl_workbench.reproductions.reproduction_plan import ReproductionPlan
@@ -73,7 +73,7 @@ def show_plan(plan: ReproductionPlan) -> None:
     for run in plan.runs:
         state = "data not here" if run.missing else _state(run.done, run.rounds)
         state += ", diverged" * run.diverged
-        hours = "" if run.seconds is None else _hours(run.seconds)
+        hours = "" if run.seconds is None else clock(run.seconds)
         steps = f"{run.steps:,}" if run.steps else ""
         rows.append((run.name, str(run.cells), state, steps, hours))
     render.text()
@@ -81,22 +81,20 @@ def show_plan(plan: ReproductionPlan) -> None:
     render.text("; ".join(plan.facts), "dim")
     render.text()
     render.table(
-        ("run", "cells", "rounds done", "steps", "left, one host"),
+        ("run", "cells", "rounds done", "steps", "time left"),
         rows,
-        right=("cells", "steps", "left, one host"),
+        right=("cells", "steps", "time left"),
     )
-    total = sum(run.steps for run in plan.runs)
     seconds = [run.seconds for run in plan.runs if run.seconds is not None]
     there = sum(run.finished for run in plan.runs)
     pairs = [
         ("runs", f"{len(plan.runs)}, {there} of them finished in {shown_path(plan.folder)}"),
-        ("steps", f"{total:,} mini-batches in all"),
+        ("steps", f"{sum(run.steps for run in plan.runs):,} mini-batches in all"),
     ]
     if seconds:
-        left = sum(seconds) / 3600
-        pairs.append(
-            ("left", f"about {left:,.1f} hours with one host on {plan.device}, by measured steps")
-        )
+        left = f"about {clock(sum(seconds))} in one process on {plan.device}"
+        pairs.append(("time left", f"{left}, {MEASURED}"))
+    pairs += [(n, row.label) for n, row in plan.reproduction.rows.items() if row.label.lower() != n]
     pairs += [("imported code", place) for place in plan.code]
     for name, about in plan.files.items():
         pairs.append((f"--file {name}", f"is not given: {about}"))
@@ -117,10 +115,6 @@ def plan_values(plan: ReproductionPlan) -> dict[str, Any]:
         "files": plan.files,
         "code": plan.code,
     }
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:,.0f} h" if seconds > 100 * 3600 else clock(seconds)
 
 
 def _state(finished: int, rounds: int) -> str:

@@ -7,9 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from protofl.data.task_names import balanced_text, score_text
 from protofl.federation import events
-from protofl.system.formatting import count, size_text
+from protofl.system.formatting import count, round_word, size_text
 from protofl_cli.screens import render
 from protofl_cli.screens.last_table import result_rows, run_rows, show_clients
 from protofl_cli.screens.profile_tables import show_profile
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from protofl.federation.plan.plan import Plan
     from protofl.records.row import Row
     from protofl.records.run_folder import RunFolder
-
-SIGN_OF_LIFE = 10.0
-"""Seconds between lines within a round if there is no terminal."""
 
 IMPORTS = "torch and plugins"
 """The words of the first progress line, while Python imports them."""
@@ -142,14 +138,18 @@ class Screen:
             render.text(f"  note: {note}", "yellow")
         render.text()
         if folder.commit is not None and len(folder.rows) < s.trials * s.rounds:
-            render.text(f"Resuming after {count(len(folder.rows), 'finished round')}.")
+            done = count(len(folder.rows), f"finished {round_word(s.timing)}")
+            render.text(f"Resuming after {done}.")
 
     def _round_started(self, trial: int, round: int) -> None:
         if trial != self._trial:
             self._last = self._best = None
         self._trial, self._round = trial, round
         self._before = time.monotonic() - self._begin
-        self._enter(self._where(round), "set-up")
+        from protofl.runs.lifecycle.progress_lines import where  # it imports torch
+
+        assert self._plan is not None
+        self._enter(where(trial, round, self._plan.settings), "set-up")
 
     def _enter_stage(self, event: events.StageStarted) -> None:
         """Show a stage of a round."""
@@ -191,7 +191,8 @@ class Screen:
         s = plan.settings
         if not self.quiet:
             render.text()
-        name, others = f"{s.method} · {s.models} · {s.dataset}", run_rows(result)
+        name = f"{s.method} · {s.models} · {s.dataset}"
+        others = run_rows(result, round_word(s.timing))
         folder = shown_path(result.folder)
         others += [("run folder", folder), ("on disk", size_text(size_of(result.folder)))]
         others += [("report", f"protofl report {folder}")]
@@ -239,13 +240,6 @@ class Screen:
             return f"{self._doing} {self._done}/{self._jobs} clients"
         return self._doing
 
-    def _where(self, round: int) -> str:
-        """Return ``round 3/10`` for a round of the current trial."""
-        assert self._plan is not None
-        settings = self._plan.settings
-        trial = f"trial {self._trial + 1}/{settings.trials} " if settings.trials > 1 else ""
-        return f"{trial}round {round + 1}/{settings.rounds}"
-
     def _within(self) -> float:
         """Return the finished share of the round."""
         share = self._done / self._jobs if self._jobs else 0.0
@@ -277,21 +271,13 @@ class Screen:
 
     def _round_line(self, row: Row, better: bool, share: float) -> str:
         """Return the line of a finished round; ``share`` of the current round is finished."""
-        accuracy = row.test_accuracy
-        parts = [f"{self._where(row.round)}:"]
-        parts.append(
-            "not evaluated" if accuracy is None else score_text(row.metrics, self._score, accuracy)
-        )
-        parts[-1] += " (best)," if better else ","
-        if row.honest_accuracy is not None:
-            parts.append(f"honest clients {row.honest_accuracy:.1%},")
-        if gone := row.absent:
-            parts.append(f"{len(gone)} absent,")
-        loss = "not finite" if row.train_loss is None else f"{row.train_loss:.3f}"
-        loss = f"{balanced_text(row.metrics)}loss {loss}"
-        parts.append(f"{loss}, {clock(self._spent[-1], exact=True)}")
+        from protofl.runs.lifecycle.progress_lines import round_line
+
+        assert self._plan is not None
+        text = round_line(row, self._plan.settings, better=better, score=self._score)
+        text += f", {clock(self._spent[-1], exact=True)}"
         left = self._time_left(share)
-        return " ".join(parts) + (f", {left} left" if left not in ("", "0:00") else "")
+        return f"{text}, {left} left" if left not in ("", "0:00") else text
 
     def _every_second(self) -> None:
         """Update the time left; without a terminal, print a line every ten seconds of a round."""
@@ -302,6 +288,6 @@ class Screen:
                     continue
                 if self._bar.live:
                     self._draw()
-                elif now - self._said >= SIGN_OF_LIFE:
+                elif now - self._said >= render.SIGN_OF_LIFE:
                     self._said = now
                     self._bar.line(f"  {self._label}: {self._work()}, {clock(now - self._begin)}")

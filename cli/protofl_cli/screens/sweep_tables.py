@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.system.formatting import count
 from protofl_cli.screens import render
-from protofl_cli.screens.tables import clock, shown_path
+from protofl_cli.screens.tables import MEASURED, clock, shown_path
 
 if TYPE_CHECKING:
     from protofl_workbench.batch.batch_events import CheckedRun
@@ -116,7 +116,7 @@ def show_plan(checked: Sequence[CheckedRun], at_once: int | None) -> None:
     rows = [
         ("runs", f"{runs:,}, {todo:,} to do; {steps:,} mini-batches in all"),
         ("at once", f"{count(most, 'run')}" + f", each with {hosts} hosts" * (hosts > 1)),
-        ("estimate", f"{_hours(seconds / (most * max(1, hosts)))}, by a measured step of each"),
+        ("estimate", f"about {clock(seconds / (most * max(1, hosts)))}, {MEASURED}"),
     ]
     render.pairs(rows)
 
@@ -136,7 +136,3 @@ def plan_values(sweep: Sweep, checked: Sequence[CheckedRun]) -> dict[str, Any]:
         for one in checked
     ]
     return {"runs": runs, "all_runs": sweep.all_runs}
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{clock(seconds)} minutes"

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.system.files.home import expand_user
-from protofl.system.formatting import count, size_text
+from protofl.system.formatting import count, round_word, size_text
 from protofl.system.options.parsing import kept_rounds
-from protofl_cli.options.options import value_text
+from protofl.system.options.value_text import value_text
 
 if TYPE_CHECKING:
     from protofl.federation.plan.plan import Plan
     from protofl.hooks.plugin.composition import Composition
     from protofl.records.run_folder import RunFolder
+
+MEASURED = "by measured steps, on this machine with its present load"
+"""The condition of an estimated time."""
 
 _MUCH = 250_000_000
 """Bytes of weights from which a run says what it keeps."""
@@ -135,7 +138,7 @@ def _training_rows(plan: Plan) -> list[tuple[str, str]]:
         "augmented": s.augment,
         s.precision: s.precision != "fp32",
     }
-    parts = [count(s.rounds, "round"), _asked(plan), count(s.local_epochs, "epoch")]
+    parts = [count(s.rounds, round_word(s.timing)), _asked(plan), count(s.local_epochs, "epoch")]
     parts += [f"batches of {s.batch_size}", optimizer]
     parts += [word for word, is_on in extras.items() if is_on]
     return [
@@ -161,9 +164,12 @@ def _set_by(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _asked(plan: Plan) -> str:
-    """Return the number of participants of a round, and the client sampling."""
+    """Return the number of clients in a round, or in training without rounds, and the sampling."""
     s, info = plan.settings, plan.info
     text = f"{info.participants} of {info.num_clients} clients a round"
+    if s.timing != "rounds":
+        most = getattr(plan.choices["schedule"].config, "concurrency", None) or info.participants
+        text = f"up to {most} of {info.num_clients} clients in training"
     if s.participants_from is not None:
         return f"{text}, as in {shown_path(s.participants_from)}"
     choice = plan.choices["client-sampler"]
@@ -183,9 +189,12 @@ def _arrivals(plan: Plan) -> list[tuple[str, str]]:
         rows.append(("validation", held + (f"; none of {count(none, 'client')}" if none else "")))
     clients = (plan.seed(0), plan.info.num_clients, s.unseen)
     unseen = sorted(unseen_clients(*clients, split.untrained))
+    tuned = f"for {count(s.fine_tune, 'epoch')} at the end" if s.fine_tune else ""
     if unseen:
-        tuned = f"; fine-tuned for {count(s.fine_tune, 'epoch')} at the end" if s.fine_tune else ""
-        rows.append(("unseen", f"{count(len(unseen), 'client')}, {_which(unseen, plan)}{tuned}"))
+        then = f"; fine-tuned {tuned}" if tuned else ""
+        rows.append(("unseen", f"{count(len(unseen), 'client')}, {_which(unseen, plan)}{then}"))
+    elif tuned:
+        rows.append(("fine-tuning", f"all clients, {tuned}"))
     if s.join_round:
         first = first_rounds(*clients, s.join_round, split.untrained)
         counts = Counter(first[(first > 0) & (first < NEVER)].tolist())
