@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from protofl.hooks.views.client import Learner as Learner
     from protofl.hooks.views.run_info import Phase as Phase
     from protofl.hooks.views.run_info import RunInfo as RunInfo
-    from protofl.hooks.views.run_info import TrackedRun as TrackedRun
     from protofl.hooks.views.server import Server as Server
+    from protofl.hooks.views.tracked_run import TrackedRun as TrackedRun
     from protofl.hooks.wire.keys import Key as Key
     from protofl.hooks.wire.payload import Payload as Payload
     from protofl.hooks.wire.payload import Uploads as Uploads
@@ -99,7 +99,8 @@ _NAMES = {
     "protofl.hooks.views.client": "Client Learner",
     "protofl.hooks.views.server": "Server",
     "protofl.hooks.views.batch": "Batch Output LossData Terms per_step",
-    "protofl.hooks.views.run_info": "Phase RunInfo TrackedRun",
+    "protofl.hooks.views.run_info": "Phase RunInfo",
+    "protofl.hooks.views.tracked_run": "TrackedRun",
     "protofl.hooks.wire.keys": "Key",
     "protofl.hooks.wire.payload": "Payload Uploads class_rows stack_rows",
     "protofl.system.randomness": "random_stream numpy_stream",

@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protofl.data import advice
-from protofl.data.columns import column_faults
 from protofl.data.dataset import (
     LARGEST_USUAL,
     Dataset,
@@ -134,8 +132,11 @@ def dataset_from_arrays(
         preparation=preparation,
         **fields,
     )
-    if faults := column_faults(data.columns, len(data.y)):
-        raise UsageError("; ".join(faults))
+    if data.columns:
+        from protofl.data.columns import column_faults
+
+        if faults := column_faults(data.columns, len(data.y)):
+            raise UsageError("; ".join(faults))
     return data
 
 
@@ -197,6 +198,8 @@ def _check_masks(x: np.ndarray, y: np.ndarray, source: str) -> None:
 def _kind_of(x: np.ndarray, source: str) -> Kind:
     """Guess the kind of samples in an array."""
     if x.dtype.names:
+        from protofl.data import advice
+
         raise UsageError(
             f"{source}: a table with named columns ({advice.shown_numbers(x.dtype.names)})",
             "a table is an array N×features",
@@ -282,6 +285,8 @@ def _check_type(x: np.ndarray, source: str, kind: Kind) -> None:
         kind == "image" and x.dtype.kind == "u" and x.dtype != np.uint8
     )
     if not fits:
+        from protofl.data import advice
+
         raise UsageError(
             f"{source}: {PLURAL[kind]} are {x.dtype}", near, advice.samples_advice(x, kind)
         )
@@ -293,6 +298,8 @@ def _check_finite(joined: np.ndarray, filled: Sequence[_Part], kind: Kind) -> No
         rows = joined[at : at + len(x)]
         at += len(x)
         if not np.isfinite(rows).all():
+            from protofl.data import advice
+
             wrong = ~np.isfinite(rows).reshape(len(rows), -1)
             bad = np.flatnonzero(wrong.any(axis=1))
             noun = "image" if kind == "image" else "sample"
@@ -317,6 +324,8 @@ def _layout(x: np.ndarray, source: str, kind: Kind) -> _Layout:
             return lambda a: a[:, None]
         if x.ndim == (3 if kind == "series" else 2):
             return lambda a: a
+    from protofl.data import advice
+
     possible = {
         "series": "N×length or N×channels×length",
         "table": "N×features",
@@ -340,6 +349,8 @@ def _image_layout(x: np.ndarray, source: str) -> _Layout:
             return lambda a: np.moveaxis(a, 3, 1)
         if channels < min(height, width):
             return lambda a: a
+    from protofl.data import advice
+
     raise UsageError(
         f"{source}: images of the shape {shape_text(x.shape) or '()'}",
         "possible: N×H×W, N×H×W×C with C 1 or 3, or N×C×H×W",
@@ -410,6 +421,8 @@ def _odd_values(samples: np.ndarray, kind: Kind) -> list[str]:
     if max(-low, high_) <= LARGEST_USUAL:
         return result
     if kind == "image":
+        from protofl.data import advice
+
         result.append(
             f"images are floats from {low:g} to {high_:g} and are used as they are, not normalised "
             "(save uint8 to have 0…255 normalised)"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from math import ceil
 
 import torch
@@ -95,7 +95,7 @@ class Samples:
         """Return the prepared samples at ``index``, n×… (`SampleSpec.shape`), or features."""
         rows = self._rows[_there(index, self._rows)]
         if self.on_device:
-            return self._read(self._x[rows], self._channels_last)
+            return self._read(self._x.index_select(0, rows), self._channels_last)
         shape = len(rows), *self._x.shape[1:]
         chosen = pinned(torch.empty(shape, dtype=self._x.dtype, device="meta"), self._device)
         torch.index_select(self._x, 0, rows, out=chosen)
@@ -167,6 +167,7 @@ def batch_bounds(count: int, batch_size: int, drop_last: bool) -> list[tuple[int
     return bounds
 
 
+@lru_cache
 def bounds_by_epoch(
     count: int, batch_size: int, drop_last: bool, epochs: float
 ) -> list[list[tuple[int, int]]]:
@@ -220,7 +221,7 @@ def training_batches(
             labels = samples.y[index] if len(samples.y) else samples.y
             for a, b in block:
                 within = slice(a - start, b - start)
-                yield x[within], labels[within] if len(labels) else labels, index[within]
+                yield x[within], labels[within], index[within]
 
 
 def training_table(

@@ -24,7 +24,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from protofl.data import columns
 from protofl.data.dataset import Dataset
 from protofl.data.preparation import Preparation
 from protofl.data.tasks import Task
@@ -124,12 +123,15 @@ def _read(path: Path, *, verify: bool = False) -> Dataset:
             digest=about["digest"],
             vocabulary=about.get("vocabulary", 0),
             padding=about.get("padding"),
-            columns=columns.unpacked(tensors, about.get("columns", {}), path.parent),
             task=Task(**about.get("task", {})),
             targets=tensors.get("targets"),
             outputs=about.get("outputs", []),
             group=about.get("group", ""),
         )
+        if named := about.get("columns"):
+            from protofl.data import columns
+
+            data.columns = columns.unpacked(tensors, named, path.parent)
         recorded = about["preparation"]
         data.preparation = None if recorded is None else Preparation.of_json(recorded, str(path))
         if verify and _checksum(tensors, about) != about["checksum"]:
@@ -161,6 +163,8 @@ def _store(path: Path, data: Dataset) -> Dataset:
         about |= {"task": asdict(data.task), "outputs": data.outputs}
         tensors["targets"] = data.targets.contiguous()
     if data.columns:
+        from protofl.data import columns
+
         values, about["columns"] = columns.packed(data.columns)
         tensors |= values
     if data.group:

@@ -7,18 +7,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from protofl.data import advice
-from protofl.data.columns import Columns, as_column, column_faults, distinct
 from protofl.data.preparation import Preparation
 from protofl.data.spec import Kind, SampleSpec
 from protofl.data.tasks import CLASSIFICATION, Task
 from protofl.errors import UsageError
+
+if TYPE_CHECKING:
+    from protofl.data.columns import Columns
 
 LARGEST_USUAL = 30.0
 """Normalised numbers hardly ever leave this range; 0…255 as floats does."""
@@ -92,7 +93,10 @@ class Dataset:
         """Take rows of the split and columns as tensors, arrays or lists."""
         if self.split is not None:
             self.split = [(_rows(train), _rows(test)) for train, test in self.split]
-        self.columns = {name: as_column(values) for name, values in self.columns.items()}
+        if self.columns:
+            from protofl.data.columns import as_column
+
+            self.columns = {name: as_column(values) for name, values in self.columns.items()}
 
     def __repr__(self) -> str:
         """The sizes in one line, without the samples."""
@@ -124,6 +128,8 @@ class Dataset:
         """
         if not self.group:
             return None
+        from protofl.data.columns import distinct
+
         if self.group not in self.columns:
             raise UsageError(
                 f"the data set has no column {self.group!r}, which dataset.group names",
@@ -207,7 +213,11 @@ class Dataset:
             class_names(self.classes, "Dataset")
         except UsageError as error:
             faults.append((True, error.what.partition(": ")[2]))
-        messages = [text for fault, text in faults if fault] + column_faults(self.columns, count)
+        messages = [text for fault, text in faults if fault]
+        if self.columns:
+            from protofl.data.columns import column_faults
+
+            messages += column_faults(self.columns, count)
         messages += target_faults(self.task, self.targets, self.outputs, count)
         try:
             sample = self.sample
@@ -296,11 +306,15 @@ def checked_labels(y: np.ndarray, count: int, source: str, parts: int = 1) -> np
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1 or len(y) != count:
+        from protofl.data import advice
+
         raise UsageError(
             f"{source}: {count} samples, but labels of the shape {y.shape}",
             do=advice.label_axes_advice(y, count),
         )
     if count and y.dtype.kind not in "iu":
+        from protofl.data import advice
+
         raise UsageError(
             f"{source}: labels are {y.dtype}, not integers",
             "a class is a number from 0 to C-1",
@@ -334,6 +348,8 @@ def class_names(classes: Any, source: str) -> list[str]:  # noqa: ANN401 - whate
         keys = [*classes]
         whole = all(isinstance(k, (int, np.integer)) and not isinstance(k, bool) for k in keys)
         if not whole or sorted(keys) != [*range(len(keys))]:
+            from protofl.data import advice
+
             turned = all(isinstance(v, (int, np.integer)) for v in classes.values())
             raise UsageError(
                 f"{source}: classes is a mapping with the keys {advice.shown_numbers(keys)}",

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from protofl.data.generators import Outline as Outline
     from protofl.data.mapped import mapped_zeros as mapped_zeros
     from protofl.data.preparation import Fitted as Fitted
-    from protofl.data.preparation import ImageFiles as ImageFiles
     from protofl.data.preparation import Preparation as Preparation
     from protofl.data.preparation import Scaling as Scaling
-    from protofl.data.preparation import Words as Words
+    from protofl.data.raw_files import ImageFiles as ImageFiles
+    from protofl.data.raw_files import Words as Words
     from protofl.data.spec import SampleSpec as SampleSpec
     from protofl.data.targets import target_fields as target_fields
     from protofl.data.tasks import Task as Task
@@ -42,7 +42,8 @@ __getattr__, __dir__ = on_first_use(
         "protofl.data.fitting": "Fitting",
         "protofl.data.generators": "Generator Outline",
         "protofl.data.mapped": "mapped_zeros",
-        "protofl.data.preparation": "Fitted ImageFiles Preparation Scaling Words",
+        "protofl.data.preparation": "Fitted Preparation Scaling",
+        "protofl.data.raw_files": "ImageFiles Words",
         "protofl.data.spec": "SampleSpec",
         "protofl.data.targets": "target_fields",
         "protofl.data.tasks": "Task TaskOptions",

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-Counts = npt.NDArray[np.int64]
 
-
-def class_guesses(train_counts: Any, test_counts: Any) -> Counts:  # noqa: ANN401 - as NumPy takes
+def class_guesses(train_counts: Any, test_counts: Any) -> npt.NDArray[np.int64]:  # noqa: ANN401 - as NumPy takes
     """Return per client the right and all test samples of guessing its commonest training class.
 
     Args:
@@ -22,29 +21,12 @@ def class_guesses(train_counts: Any, test_counts: Any) -> Counts:  # noqa: ANN40
     Returns:
         [M, 2]; (0, 0) of clients without training samples. Of equal classes the lowest is guessed.
     """
+    import numpy as np  # `protofl runs list` reads records, and is not to wait for it
+
     train, tests = np.asarray(train_counts), np.asarray(test_counts)
     guess = train.argmax(1)  # NumPy promises the first of equals
     pairs = np.stack([tests[np.arange(len(tests)), guess], tests.sum(1)], 1)
     return pairs * train.any(1, keepdims=True)
-
-
-def balanced_guess(train_counts: Counts, test_counts: Counts) -> float:
-    """Return the balanced accuracy of guessing each client's commonest training class.
-
-    Args:
-        train_counts: Training samples [M, C] of each client and class.
-        test_counts: Test samples [M, C].
-
-    Returns:
-        The mean recall over the classes with test samples; NaN if no client has training samples.
-    """
-    trained = train_counts.any(1)
-    if not trained.any():
-        return math.nan
-    guess, tests = train_counts[trained].argmax(1), test_counts[trained]
-    right = np.bincount(guess, tests[np.arange(len(tests)), guess], tests.shape[1])
-    there = tests.any(0)
-    return float((right[there] / tests.sum(0)[there]).mean())
 
 
 def pooled_guess(guesses: Sequence[Sequence[float]], clients: Sequence[int] | None = None) -> float:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protofl.data.columns import distinct
 from protofl.data.dataset import Dataset
 from protofl.data.split import Split
 from protofl.errors import UsageError
@@ -24,6 +23,9 @@ from protofl.system.randomness import numpy_stream
 
 MIN_SAMPLES = 14
 """Usual minimum of samples of a client: 10 to train on, a usual batch, and 4 to test on."""
+
+CUT = 0.75
+"""Share of a client's samples that it trains on, as in FedTGP, FedKTL and FedSA."""
 
 Partition = Callable[..., list[Any]]
 """A partitioner with its options bound: by name all but ``config`` of its hook's arguments."""
@@ -85,7 +87,7 @@ def make_split(
     minimum: int,
     seed: int,
     public: int = 0,
-    train_share: float = 0.75,
+    train_size: float = CUT,
     partitioner: str = "",
     subset: float = 1,
     *,
@@ -103,7 +105,7 @@ def make_split(
         minimum: Samples of a client at least, see `minimum_for`.
         seed: The effective seed; the split depends on no other randomness.
         public: Samples of the training part to hold out as unlabelled public data.
-        train_share: Share of a client's samples that it trains on.
+        train_size: Samples that a client trains on: a share of its samples, or from 1 a number.
         partitioner: The partitioner's name, for the record.
         subset: Class-balanced part of the clients' samples: a share, or above 1 their number.
         exact: True if a user gave the minimum, so that it is not lowered.
@@ -112,6 +114,8 @@ def make_split(
         UsageError: The data can't be split this way.
     """
     if data.split is not None:
+        if train_size != CUT:
+            raise _kept_cut("the data")
         return _own_split(data, num_clients, public, subset)
     if num_clients is None or num_clients < 1:
         raise UsageError(f"a split needs at least 1 client, not {num_clients}", do="give --clients")
@@ -139,19 +143,27 @@ def make_split(
     )
     name = partitioner or "the partitioner"
     rows, sizes, own_train = _checked(shares, len(base), num_clients, name)
+    if own_train is not None and train_size != CUT:
+        raise _kept_cut(f"the samples of {name}")
     if data.groups is not None:
         from protofl.data.subset import divided_by_group
 
         groups = data.groups[base][rows]
+        if train_size >= 1:
+            raise UsageError(
+                f"--train-size {train_size:g}: rows of one {data.group} stay together, so a number "
+                "of samples cannot be kept",
+                do="give a share: --train-size 0.5",
+            )
         rows, own_train = divided_by_group(
-            rows, sizes, own_train, groups, 1 - train_share, seed, data.group
+            rows, sizes, own_train, groups, 1 - train_size, seed, data.group
         )
         notes.append(
             f"rows of one {data.group} are in one part: {len({*groups.tolist()}):,} groups"
         )
     else:
         notes += _like_groups(data, base[rows], sizes)
-    rows, offsets = _shuffled(rows, sizes, own_train, train_share, seed)
+    rows, offsets = _shuffled(rows, sizes, own_train, train_size, seed)
     return Split(
         rows=torch.from_numpy(base[rows]),
         offsets=torch.from_numpy(offsets),
@@ -159,6 +171,13 @@ def make_split(
         global_test=test_rows,
         partitioner=partitioner,
         notes=notes,
+    )
+
+
+def _kept_cut(whose: str) -> UsageError:
+    return UsageError(
+        f"--train-size: {whose} come already divided into training and test samples",
+        do="leave --train-size out",
     )
 
 
@@ -174,6 +193,8 @@ def _like_groups(data: Dataset, rows: np.ndarray, sizes: np.ndarray) -> list[str
     """
     notes, owner = [], np.repeat(np.arange(len(sizes)), sizes)
     for name, values in data.columns.items():
+        from protofl.data.columns import distinct
+
         found, places = distinct(values)
         if 2 * len(sizes) < len(found) <= len(rows) // 2:
             pairs = np.unique(places[rows] * len(sizes) + owner)
@@ -204,7 +225,7 @@ def _shuffled(
     rows: np.ndarray,
     sizes: np.ndarray,
     train_sizes: np.ndarray | None,
-    train_share: float,
+    train_size: float,
     seed: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Shuffle within every client at once: sort by client, then by a random key.
@@ -214,7 +235,7 @@ def _shuffled(
         sizes: Samples [M] of each client.
         train_sizes: Training samples [M] that come first and stay before the test samples; None to
             shuffle both together.
-        train_share: Share of a client's samples that it trains on, without ``train_sizes``.
+        train_size: Share or number of the samples that a client trains on, without ``train_sizes``.
         seed: The effective seed.
 
     Returns:
@@ -222,7 +243,15 @@ def _shuffled(
     """
     keys = numpy_stream(seed, "split", "shuffle").random(len(rows))
     if train_sizes is None:
-        trains = np.clip(np.floor(sizes * train_share + 1e-9).astype(np.int64), 1, sizes - 1)
+        client = int(sizes.argmin())
+        if train_size >= sizes[client]:
+            raise UsageError(
+                f"--train-size {train_size:g} leaves client {client} no test sample: it has "
+                f"{sizes[client]:,} samples",
+                do=f"give --train-size {sizes[client] - 1} or less, or fewer --clients",
+            )
+        wanted = sizes * train_size if train_size < 1 else np.full(len(sizes), train_size)
+        trains = np.clip(np.floor(wanted + 1e-9).astype(np.int64), 1, sizes - 1)
     else:
         trains = train_sizes
         place = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -243,10 +272,13 @@ def _hold_out(
     if not public:
         return None, None, np.arange(len(data.y), dtype=np.int64)
     if data.group:
+        own = data.preparation is None or data.preparation.fitted is None  # `public_data` takes it
         raise UsageError(
             f"--public {public} holds out single rows, and dataset.group={data.group} keeps rows "
             "together",
-            do="give public samples of their own: --public npz:PATH",
+            do="give public samples of their own: --public npz:PATH"
+            if own
+            else "leave --set dataset.group out, or take a method without public samples",
         )
     has_test = data.num_train < len(data.y)
     tenth = 0 if has_test else max(1, data.num_train // 10)
@@ -257,7 +289,7 @@ def _hold_out(
             f"the training part has {data.num_train} samples"
             + (f", of which {tenth} are the global test set" if tenth else "")
             + f", and {num_clients} clients need at least 2 each",
-            f"use --public with at most {largest}" if largest > 0 else "use fewer clients",
+            f"use --public {largest} or less" if largest > 0 else "use fewer clients",
         )
     order = numpy_stream(seed, "split", "public").permutation(data.num_train).astype(np.int64)
     if has_test:

@@ -9,17 +9,19 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from protofl.data.columns import Columns
 from protofl.data.dataset import Dataset
 from protofl.data.guesses import class_guesses, pooled_guess
 from protofl.data.tasks import variance_of
 from protofl.system.randomness import random_stream
+
+if TYPE_CHECKING:
+    from protofl.data.columns import Columns
 
 _BLOCK = 65_536
 """Rows of a column that are copied at once."""
@@ -62,6 +64,11 @@ class Split:
     def train_sizes(self) -> Tensor:
         """Numbers of samples [M] that the clients train on."""
         return self.offsets.diff()[::2]
+
+    @cached_property
+    def test_sizes(self) -> Tensor:
+        """Numbers of samples [M] that the clients are tested on."""
+        return self.offsets.diff()[1::2]
 
     @cached_property
     def untrained(self) -> tuple[int, ...]:

@@ -153,7 +153,7 @@ def divided_by_group(
             raise UsageError(
                 f"{both:,} values of {name!r} (dataset.group) have training and test rows",
                 "the data set's own test part is kept",
-                "leave dataset.test out, or divide both parts again: --set partition.test=pooled",
+                "leave --set dataset.test out, or divide both again: --set partition.test=pooled",
             )
         return rows, own_train
     test = held_groups(owner, groups, share, numpy_stream(seed, "split", "groups"))

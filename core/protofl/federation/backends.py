@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from protofl.federation.plan.run_data import installed_transforms as installed_transforms
     from protofl.federation.plan.run_data import load_dataset as load_dataset
     from protofl.federation.pools.dispatcher import Dispatcher as Dispatcher
-    from protofl.system.device import visible_as_only as visible_as_only
     from protofl.system.machine import Idle as Idle
     from protofl.system.machine import fresh_interpreter as fresh_interpreter
+    from protofl.system.named_devices import visible_as_only as visible_as_only
     from protofl.system.transfers import has_streams as has_streams
     from protofl.system.transfers import to_device as to_device
 
@@ -40,7 +40,7 @@ __getattr__, __dir__ = on_first_use(
         "protofl.federation.plan.plan": "Plan",
         "protofl.federation.plan.run_data": "installed_transforms load_dataset",
         "protofl.federation.pools.dispatcher": "Dispatcher",
-        "protofl.system.device": "visible_as_only",
+        "protofl.system.named_devices": "visible_as_only",
         "protofl.system.machine": "Idle fresh_interpreter",
         "protofl.system.transfers": "has_streams to_device",
     },

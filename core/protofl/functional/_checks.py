@@ -17,7 +17,7 @@ def check_shape(name: str, tensor: Tensor, letters: str, **sizes: int) -> None:
     """
     axes = letters.split()
     fits = tensor.ndim == len(axes) and all(
-        sizes.get(axis, size) == size for axis, size in zip(axes, tensor.shape, strict=True)
+        tensor.shape[axes.index(axis)] == size for axis, size in sizes.items()
     )
     if not fits:
         want = ", ".join(f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in axes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -51,56 +51,6 @@ def is_run(folder: Path) -> bool:
     if not (folder / CONFIG).is_file():
         return False
     return not (folder.name == "checkpoint" and (folder / "manifest.json").is_file())
-
-
-def runs_below(folder: Path) -> Iterator[Path]:
-    """Yield the run folders in a folder and below it, sorted by name.
-
-    Folders inside a run, hidden folders, and links to folders that are not runs are skipped.
-    """
-    if is_run(folder):
-        yield folder
-        return
-    try:
-        below = sorted(e for e in folder.iterdir() if e.is_dir() and not e.name.startswith("."))
-    except OSError:
-        return
-    for entry in below:
-        if not entry.is_symlink() or is_run(entry):
-            yield from runs_below(entry)
-
-
-def no_run(typed: str | Path, path: Path) -> UsageError:
-    """Return the error for a folder that is not a run folder.
-
-    Args:
-        typed: The folder as the user wrote it.
-        path: The folder.
-    """
-    what = f"{typed} is not a run folder (it has no {CONFIG})"
-    if not path.is_dir():
-        near = "there is no such folder" if not path.exists() else "it is a file"
-        return UsageError(what, near, "give the folder of a run")
-    if (path / MANIFEST).is_file():
-        near = f"it has the checkpoint of one, whose {CONFIG} is lost"
-        do = "put it back; checkpoint/config.json says how the run began"
-        return UsageError(what, near, do)
-    if path.name == "checkpoint" and (path / "manifest.json").is_file():
-        what = f"{typed} is not a run folder, it is the checkpoint of one"
-        return UsageError(what, do="give the folder that it is in")
-    inside = sorted(entry.parent.name for entry in path.glob(f"*/{CONFIG}"))
-    near = f"runs in it: {', '.join(inside[:5])}" if inside else "it holds no runs"
-    near += f", and {len(inside) - 5} more" if len(inside) > 5 else ""
-    return UsageError(what, near, "give the folder of a run")
-
-
-def check_resumable(folder: Path) -> None:
-    """Raise a `UsageError` if a folder holds no run that could be resumed."""
-    if not any((folder / name).exists() for name in (CONFIG, MANIFEST)):
-        raise UsageError(
-            f"--resume: {folder} is not a run folder (it has no {CONFIG})",
-            do="give the folder of an interrupted run with --out",
-        )
 
 
 def check_free(path: Path) -> None:

@@ -6,8 +6,6 @@ its record. So a half-written last line is ignored, and anything else that is un
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from protofl.errors import UsageError
 from protofl.records.checkpoint import commit_values
+from protofl.records.client_lines import client_lines, guess_of, names_of
 from protofl.records.layout import (
     CONFIG,
     FAILURE,
@@ -25,7 +24,6 @@ from protofl.records.layout import (
     SUMMARY,
     architectures_in,
     is_run,
-    no_run,
 )
 from protofl.records.record_files import read_rows, table_of, table_or_none
 from protofl.records.result import (
@@ -39,7 +37,6 @@ from protofl.records.row import Row, round_after
 from protofl.system.files.checksums import Check, Damaged, read_json
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import LOCK, is_held
-from protofl.system.files.tables import finite
 
 if TYPE_CHECKING:
     from protofl.records.weights import Weights
@@ -76,7 +73,7 @@ class Reading:
         """
         path = expand_user(folder)
         if not is_run(path):
-            raise no_run(folder, path)
+            raise _no_run(folder, path)
         return cls(path)
 
     def part(self: R, trials: range, rounds: int) -> R:
@@ -212,50 +209,28 @@ class Reading:
         Raises:
             UsageError: The run has no such trial, or has not written its split yet.
         """
-        from protofl.data.guesses import class_guesses, pooled_guess
-
-        split = self.split_record(trial)
-        if "majority" in split:
-            return pooled_guess(split["majority"], clients)
-        chosen = range(len(split["train_counts"])) if clients is None else clients
-        if not chosen:
-            return math.nan
-        train, test = ([split[f"{n}_counts"][c] for c in chosen] for n in ("train", "test"))
-        return pooled_guess(class_guesses(train, test).tolist())
+        return guess_of(self.split_record(trial), clients)
 
     @cached_property
     def client_names(self) -> tuple[str, ...]:
         """The names that the data give the clients; empty if they give none, or others by trial."""
-        trials = self.trials if self.has_split else ()
-        names = {tuple(self.split_record(trial).get("client_names") or ()) for trial in trials}
-        return names.pop() if len(names) == 1 else ()
+        return names_of(self._splits.values())
 
     @property
     def clients(self) -> list[dict[str, Any]]:
-        """A mapping for each client of the last evaluation, the worst first.
+        """Name, architecture, samples, score and guess of each client, the worst first.
 
-        ``client`` is its name, or ``client 3`` if the data give no names; ``number`` and
-        ``architecture`` are those of the client. ``samples`` (training samples), ``score`` and
-        ``guess`` (the score of its majority guess, None if it is not known) are means over trials;
-        ``std`` is the population standard deviation of the score. Empty above 1,000 clients.
+        See `protofl.records.client_lines.client_lines`. Empty above 1,000 clients.
         """
-        names, architectures = self.client_names, architectures_in(self.config) or [""]
-        found: dict[int, list[tuple[float, float, float]]] = {}
-        for trial, accuracies in self.accuracies.items() if self.has_split else ():
-            counts = self.split_record(trial)["train_counts"]
-            for client, accuracy in accuracies.items():
-                samples = sum(counts[client]) if counts else math.nan
-                guess = self.majority(trial, [client])
-                found.setdefault(client, []).append((accuracy, samples, guess))
-        lines = []
-        for client, trials in found.items():
-            scores, samples, guesses = zip(*trials, strict=True)
-            line = {"client": names[client] if names else f"client {client}", "number": client}
-            line["architecture"] = architectures[client % len(architectures)]
-            line |= {"samples": finite(statistics.fmean(samples))}
-            line |= {"score": statistics.fmean(scores), "std": statistics.pstdev(scores)}
-            lines.append(line | {"guess": finite(statistics.fmean(guesses))})
-        return sorted(lines, key=lambda line: line["score"])
+        if not self.has_split:
+            return []
+        architectures = architectures_in(self.config) or [""]
+        return client_lines(self._splits, self.accuracies, architectures)
+
+    @property
+    def _splits(self) -> dict[int, Mapping[str, Any]]:
+        """{trial with rounds: record of its split}; empty without a recorded split."""
+        return {trial: self.split_record(trial) for trial in self.trials if self.has_split}
 
     @property
     def accuracies(self) -> dict[int, dict[int, float]]:
@@ -383,7 +358,7 @@ class Reading:
         if self.state != UNFINISHED:
             return ""
         asked = self.asked_of(self.rows[-1].trial if self.rows else 0)
-        return f"ended without a summary in round {round_after(self.rows, asked)}"
+        return f"ended without a summary in round {round_after(self.rows, asked) + 1}"
 
     def require_sound(self) -> None:
         """Read all files that figures come from.
@@ -413,8 +388,8 @@ class Reading:
         round = self.only_rounds - 1
         if isinstance(which, int) and which > round:
             raise UsageError(
-                f"round {which} is not one of the first {self.only_rounds} rounds of {self.folder}",
-                f"rounds are 0 to {round}",
+                f"round {which + 1} is not one of the first {self.only_rounds} rounds of "
+                f"{self.folder}",
             )
         kept = read_weights(self.folder, which, self.only_trials[trial], clients=clients)
         if isinstance(which, int):
@@ -425,8 +400,32 @@ class Reading:
             round = best[-1] if best else round
         if kept.round != round:
             raise UsageError(
-                f"{self.folder} has kept round {kept.round} as the {which} of all its rounds, and "
-                f"not round {round}, the {which} of the first {self.only_rounds}",
+                f"{self.folder} has kept round {kept.round + 1} as the {which} of all its rounds, "
+                f"and not round {round + 1}, the {which} of the first {self.only_rounds}",
                 do=f"a run of {self.only_rounds} rounds has it",
             )
         return kept
+
+
+def _no_run(typed: str | Path, path: Path) -> UsageError:
+    """Return the error for a folder that is not a run folder.
+
+    Args:
+        typed: The folder as the user wrote it.
+        path: The folder.
+    """
+    what = f"{typed} is not a run folder (it has no {CONFIG})"
+    if not path.is_dir():
+        near = "there is no such folder" if not path.exists() else "it is a file"
+        return UsageError(what, near, "give the folder of a run")
+    if (path / MANIFEST).is_file():
+        near = f"it has the checkpoint of one, whose {CONFIG} is lost"
+        do = "put it back; checkpoint/config.json says how the run began"
+        return UsageError(what, near, do)
+    if path.name == "checkpoint" and (path / "manifest.json").is_file():
+        what = f"{typed} is not a run folder, it is the checkpoint of one"
+        return UsageError(what, do="give the folder that it is in")
+    inside = sorted(entry.parent.name for entry in path.glob(f"*/{CONFIG}"))
+    near = f"runs in it: {', '.join(inside[:5])}" if inside else "it holds no runs"
+    near += f", and {len(inside) - 5} more" if len(inside) > 5 else ""
+    return UsageError(what, near, "give the folder of a run")

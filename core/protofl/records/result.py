@@ -25,7 +25,7 @@ class Result:
         profile: With ``profile=True`` where the time of this session's rounds went (what
             ``profile/summary.json`` holds; docs/how-to/profile-a-run.md).
         clients: Name, architecture, samples, score and majority guess of each client, the worst
-            first (`protofl.records.reading.Reading.clients`).
+            first (`protofl.records.client_lines.client_lines`).
     """
 
     record: list[Row]
@@ -36,9 +36,9 @@ class Result:
     clients: list[dict[str, Any]] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        """The best accuracy and the folder in one line, without the rounds."""
-        best = self.summary["best_test_accuracy"]
-        accuracy = "not evaluated" if best is None else f"best test accuracy {best:.4f}"
+        """The last accuracy and the folder in one line, without the rounds."""
+        last = self.summary["final_test_accuracy"]
+        accuracy = "not evaluated" if last is None else f"last test accuracy {last:.4f}"
         return f"Result({len(self.record)} rounds, {accuracy}, {str(self.folder)!r})"
 
 
@@ -232,10 +232,11 @@ def _selected(rows: list[Row]) -> dict[str, Any]:
 
 
 def _unseen(rows: list[Row], majority: Callable[..., float]) -> dict[str, Any]:
-    """Return the last accuracy of the unseen clients; empty without unseen clients."""
+    """Return the last accuracy of unseen clients, and of fine-tuned ones."""
     last = rows[-1]
     if "unseen" not in last:
-        return {}
+        tuned = last.fine_tuned_accuracy
+        return {} if tuned is None else {"fine_tuned_accuracy": tuned}
     accuracies = last.unseen_accuracy, last.fine_tuned_accuracy
     figures = zip(UNSEEN, (*accuracies, majority(last.trial, last.unseen)), strict=True)
     known = {k: value for k, value in figures if value is not None and not math.isnan(value)}

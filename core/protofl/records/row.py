@@ -1,19 +1,11 @@
-"""Lines of ``metrics.jsonl``: the figures of a round, and a record as columns."""
+"""Lines of ``metrics.jsonl``: the figures of a round."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
-
-from protofl.errors import UsageError
-from protofl.system.files.tables import flat
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
+from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
 
@@ -72,6 +64,7 @@ class Row(Mapping[str, Any]):
     validation_accuracy = Figure[float | None](None)
     unseen_accuracy = Figure[float | None](None)
     fine_tuned_accuracy = Figure[float | None](None)
+    fine_tuned_validation_accuracy = Figure[float | None](None)
     honest_accuracy = Figure[float | None](None)
     client_accuracies = Figure[Mapping[str, float]](NOTHING)
     client_unseen_accuracies = Figure[Mapping[str, float]](NOTHING)
@@ -110,23 +103,6 @@ class Row(Mapping[str, Any]):
     virtual = Figure[Mapping[str, Any]](NOTHING)
     schedule = Figure[Mapping[str, Any]](NOTHING)
 
-    def named(self, clients: Sequence[str]) -> Row:
-        """Return the row with names of clients in place of their numbers.
-
-        Args:
-            clients: The name of each client; empty to change nothing.
-        """
-        if not clients:
-            return self
-        renamed = {key: _by_name(self.line[key], clients) for key in BY_CLIENT & self.line.keys()}
-        metrics = {
-            name: {**values, "clients": _by_name(values["clients"], clients)}
-            if "clients" in values
-            else values
-            for name, values in self.metrics.items()
-        }
-        return self.changed(**renamed, **({"metrics": metrics} if metrics else {}))
-
     def changed(self, **figures: Any) -> Row:  # noqa: ANN401 - figures are of several types
         """Return the row with other values of some figures."""
         return Row({**self.line, **figures})
@@ -146,19 +122,6 @@ class Row(Mapping[str, Any]):
         return len(self.line)
 
 
-BY_CLIENT = frozenset(
-    {
-        *("client_accuracies", "client_unseen_accuracies", "client_fine_tuned_accuracies"),
-        *("client_losses", "absent", "unfollowed", "unscored", "failures"),
-    }
-)
-"""Figures of a line that are mappings of clients."""
-
-
-def _by_name(values: Mapping[str, Any], clients: Sequence[str]) -> dict[str, Any]:
-    return {clients[int(client)]: value for client, value in values.items()}
-
-
 def round_after(rows: Sequence[Row], asked: int) -> int:
     """Return the number, from 1, of the round that follows the last line.
 
@@ -168,53 +131,3 @@ def round_after(rows: Sequence[Row], asked: int) -> int:
     """
     rounds_done = sum(row.trial == rows[-1].trial for row in rows)
     return rounds_done + 1 if rounds_done < asked else 1
-
-
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Return a record as columns.
-
-    Args:
-        rows: The lines of ``metrics.jsonl``.
-
-    Returns:
-        {figure: [lines]}; nested figures have a dot in their names (``seconds.train``,
-        ``client_accuracies.3``). The dtype is int64 or bool if all values have that type, float64
-        with NaN for missing numbers, else object with None for missing values.
-    """
-    lines = [flat(row) for row in rows]
-    names = dict.fromkeys(name for row in lines for name in row)
-    return {name: _column([row.get(name) for row in lines]) for name in names}
-
-
-def frame_of(table: Any, instead: str) -> pd.DataFrame:  # noqa: ANN401 - columns, or lines
-    """Return a table as a pandas frame.
-
-    Args:
-        table: Columns by their names, or lines.
-        instead: An alternative without pandas, for the error.
-
-    Raises:
-        UsageError: pandas is not installed.
-    """
-    try:
-        import pandas as pd
-    except ImportError:
-        raise UsageError(
-            "a frame needs pandas, which is not installed", instead, "pip install 'protofl[pandas]'"
-        ) from None
-    return pd.DataFrame(table)
-
-
-def _column(values: list[Any]) -> np.ndarray:
-    import numpy as np  # readers that need no columns start faster
-
-    kinds = {type(value) for value in values}
-    if kinds == {bool}:
-        return np.array(values)
-    if kinds == {int}:
-        return np.array(values, dtype=np.int64)
-    if kinds <= {int, float, type(None)}:
-        return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
-    column = np.empty(len(values), dtype=object)
-    column[:] = values
-    return column

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +18,6 @@ from protofl.records.layout import (
     METRICS,
     SUMMARY,
     is_run,
-    runs_below,
 )
 from protofl.records.reading import Reading
 from protofl.system.files.atomic import regular_file
@@ -69,6 +68,23 @@ class IndexEntry:
     final: float | None = None
     time: float = 0.0
     problem: str = ""
+
+
+def runs_below(folder: Path) -> Iterator[Path]:
+    """Yield the run folders in a folder and below it, sorted by name.
+
+    Folders inside a run, hidden folders, and links to folders that are not runs are skipped.
+    """
+    if is_run(folder):
+        yield folder
+        return
+    try:
+        below = sorted(e for e in folder.iterdir() if e.is_dir() and not e.name.startswith("."))
+    except OSError:
+        return
+    for entry in below:
+        if not entry.is_symlink() or is_run(entry):
+            yield from runs_below(entry)
 
 
 def runs_in(folder: Path) -> dict[Path, IndexEntry]:
@@ -188,4 +204,9 @@ def find_runs(word: str, runs: Path) -> list[Path]:
     if expand_user(word).exists():
         Reading.of(word)  # says what it is in place of a run
     names = [path.name for path in there] + [told.identity[:8] for told in there.values()]
-    raise unknown(f"run (in {runs})", word, filter(None, names), "see: protofl runs list")
+    raise unknown(
+        f"run (in {runs})",
+        word,
+        filter(None, names),
+        "see: protofl runs list" if there else "give the folder of a run",
+    )

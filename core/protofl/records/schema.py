@@ -47,6 +47,7 @@ class Line(_Form):
     validation_accuracy_std: Number | None = None
     unseen_accuracy: Number | None = None
     fine_tuned_accuracy: Number | None = None
+    fine_tuned_validation_accuracy: Number | None = None
     honest_accuracy: Number | None = None
     client_accuracies: ByClient = {}
     client_unseen_accuracies: ByClient = {}

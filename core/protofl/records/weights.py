@@ -122,8 +122,8 @@ def _commit_of_round(run: str | Path, folder: Path, last: Commit, trial: int, ro
     commits = [last, *(Commit.read(folder / name) for name in sorted(names))]
     rounds = sorted({c.round for c in commits if c.server and c.trial == trial})
     raise UsageError(
-        f"{run} has not kept the weights of round {round} of trial {trial} (rounds count from 0)",
-        f"it has kept rounds: {', '.join(map(str, rounds)) or 'none'}",
+        f"{run} has not kept the weights of round {round + 1} of trial {trial} (Python: {round})",
+        f"it has kept rounds: {', '.join(str(r + 1) for r in rounds) or 'none'}",
         "train again with --keep-weights rounds:R,R,… or every:N",
     )
 

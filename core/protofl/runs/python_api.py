@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.records.result import Result
 from protofl.runs.lifecycle.lifecycle import start
-from protofl.runs.request.program_classes import name_classes
 from protofl.runs.request.request import read_request
 
 
@@ -88,13 +88,25 @@ def run_named(
         from protofl.runs.lifecycle.progress_lines import Lines
 
         follow = Lines()
-    named = name_classes(typed)
-    request = read_request(named.typed, extra=named.extra, **places)
-    with named.opened():
-        for line in (*named.notes, *request.notes):
+    notes: tuple[str, ...] = ()
+    extra: dict[tuple[str, str], type] = {}
+    opened: AbstractContextManager[None] = nullcontext()
+    if not all(name == "set" or _is_plain(value) for name, value in typed.items()):
+        from protofl.runs.request.program_classes import name_classes
+
+        named = name_classes(typed)
+        typed, extra, notes, opened = named.typed, named.extra, named.notes, named.opened()
+    request = read_request(typed, extra=extra, **places)
+    with opened:
+        for line in (*notes, *request.notes):
             follow(events.Note(line))
         if reuse is None:
             return start(request, follow)
         from protofl.runs.resume.reuse import run_or_reuse
 
         return run_or_reuse(request, reuse, follow).result
+
+
+def _is_plain(value: object) -> bool:
+    """Return True for numbers and texts, which need no names."""
+    return value is None or isinstance(value, (str, int, float))

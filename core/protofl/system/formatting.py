@@ -11,6 +11,11 @@ def count(number: float, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def round_word(schedule: str) -> str:
+    """Return the word for a line of the record: ``round``, or ``step`` in a run without rounds."""
+    return "round" if schedule == "rounds" else "step"
+
+
 def size_text(size: float) -> str:
     """Return bytes with three digits and a unit: ``1.2 MB``."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

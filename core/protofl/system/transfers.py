@@ -102,13 +102,11 @@ def spread(buffer: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return result
 
 
-def to_host(tensors: Mapping[str, Tensor], *, wait: bool = True) -> dict[str, Tensor]:
+def to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copy tensors to host memory, those of a device in one piece.
 
     Args:
         tensors: Tensors; those in host memory already are returned as they are.
-        wait: Wait until they are there. Without it, the current stream must be waited for before
-            they are read.
 
     Returns:
         The tensors in the same order, contiguous; those of a device are views of one buffer in
@@ -120,7 +118,7 @@ def to_host(tensors: Mapping[str, Tensor], *, wait: bool = True) -> dict[str, Te
         buffer = gathered(there)
         host = pinned(buffer, device)
         host.copy_(buffer, non_blocking=has_streams(device))
-        if wait and has_streams(device):
+        if has_streams(device):
             module_of(device).current_stream(device).synchronize()
         result |= spread(host, there)
     return result

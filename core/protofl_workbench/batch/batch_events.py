@@ -11,6 +11,7 @@ from typing import Literal
 from protofl.errors import ProtoflError
 from protofl.federation import events
 from protofl.records.failure import Failure
+from protofl.records.row import Row
 from protofl.runs.request.request import Request
 from protofl_workbench.recorded.recorded_run import Run, load_run
 
@@ -110,6 +111,25 @@ class Outcome:
         return run.part(range(first, first + self.trials), self.rounds)
 
 
+@dataclass(frozen=True)
+class RunPlanned(events.Event):
+    """`protofl.events.Planned` without the plan, for another process.
+
+    Attributes:
+        rounds: Rounds of each trial.
+        trials: Number of trials.
+        seed: Seed of the first trial.
+        folder: The run folder, which a new run has not made yet.
+        rows: The finished rounds of a resumed run.
+    """
+
+    rounds: int
+    trials: int
+    seed: int
+    folder: Path
+    rows: tuple[Row, ...] = ()
+
+
 class Event:
     """An event of a batch."""
 
@@ -137,39 +157,16 @@ class RunStarted(Event):
 
 
 @dataclass(frozen=True)
-class RunPlanned(Event):
-    """A run will be trained.
-
-    Attributes:
-        batch_run: The run.
-        rounds: Rounds of each trial.
-        trials: Number of trials.
-        done: Finished rounds of all trials.
-        seed: Seed of the first trial.
-        folder: The run folder, if it has rounds already.
-    """
-
-    batch_run: BatchRun
-    rounds: int
-    trials: int
-    done: int
-    seed: int = 0
-    folder: Path | None = None
-
-
-@dataclass(frozen=True)
 class OfRun(Event):
-    """An event of a run: ``FolderMade``, ``RoundDone``, or ``Note``.
+    """An event of a run: ``RunPlanned``, or one of ``FolderMade``, ``RoundDone`` and ``Note``.
 
     Attributes:
         batch_run: The run.
         event: The event, see `protofl.events`.
-        before: True for a round that was finished before the run was resumed.
     """
 
     batch_run: BatchRun
     event: events.Event
-    before: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from typing import Protocol
 
 from protofl.errors import ProtoflError, UsageError
 from protofl.federation import events as of_rounds
+from protofl.records.layout import is_run
 from protofl.runs.request.request import Request
-from protofl.system.device import names_several
 from protofl.system.machine import usable_cores
+from protofl.system.named_devices import names_several
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 from protofl_workbench.batch.run_jobs import CheckJob, Job, RunJob
@@ -130,18 +131,12 @@ class RunExecution:
         request = request.with_options(request.options, group=self._group)
         return RunJob(request, runs, self._repeat_diverged)
 
-    def forward(self, batch_run: BatchRun, event: events.Event, follow: events.Follow) -> None:
-        """Pass an event on."""
-        known = self._known[batch_run]
-        match event:
-            case events.RunPlanned():
-                known = Outcome(
-                    batch_run, "failed", event.folder, False, event.seed, event.rounds, event.trials
-                )
-            case events.OfRun(event=of_rounds.FolderMade(folder)):
-                known = replace(known, folder=folder.path)
-        self._known[batch_run] = known
-        follow(event)
+    def forward(self, batch_run: BatchRun, event: of_rounds.Event, follow: events.Follow) -> None:
+        """Pass an event of a run on."""
+        if isinstance(event, events.RunPlanned):
+            about = (event.folder, False, event.seed, event.rounds, event.trials)
+            self._known[batch_run] = Outcome(batch_run, "failed", *about)
+        follow(events.OfRun(batch_run, event))
 
     def end(
         self, batch_run: BatchRun, outcome: Outcome | ProtoflError, follow: events.Follow
@@ -149,7 +144,8 @@ class RunExecution:
         """Pass the outcome on."""
         known = self._known.pop(batch_run)
         if isinstance(outcome, ProtoflError):
-            final = replace(known, error=outcome)
+            begun = known.folder is not None and is_run(known.folder)
+            final = replace(known, folder=known.folder if begun else None, error=outcome)
         else:
             final = replace(outcome, batch_run=batch_run)
         self._source.run_ended(final)

@@ -24,11 +24,11 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
+from protofl.federation.events import Event
 from protofl.runs.request.request import Request
 from protofl.system.files.home import expand_user
 from protofl_workbench.batch import batch_events as events
@@ -183,10 +183,9 @@ class RunBatch:
 
     def _take(self, worker: ProcessWorker | LocalWorker, message: Any) -> None:  # noqa: ANN401 - `WorkerMessage`
         """Take an event or the result of a job."""
-        if isinstance(message, events.Event):
+        if isinstance(message, Event):
             assert isinstance(self._task, RunExecution), "checks have no events"
-            batch_run, event = self._going[worker], message
-            self._task.forward(batch_run, replace(event, batch_run=batch_run), self._follow)  # type: ignore[type-var] # all events of workers are dataclasses
+            self._task.forward(self._going[worker], message, self._follow)
             return
         ended = self._going.pop(worker, None)
         if message is not None:

@@ -61,8 +61,8 @@ class RunJob:
 
 Job: TypeAlias = CheckJob | RunJob
 Result: TypeAlias = CheckedRun | Outcome | ProtoflError
-Tell: TypeAlias = Callable[[events.Event], None]
-"""Takes an event."""
+Tell: TypeAlias = Callable[[of_rounds.Event], None]
+"""Takes an event of a run."""
 
 
 class JobRunner:
@@ -136,34 +136,19 @@ class JobRunner:
 
     def _execute(self, job: RunJob) -> Outcome:
         batch_run, trained = BatchRun("", job.request), 0
-        untold: Path | None = None  # the folder of a run that was stopped before its first round
 
         def follow(event: of_rounds.Event) -> None:
-            nonlocal trained, untold
+            nonlocal trained
             match event:
-                case of_rounds.Note():
-                    self._tell(events.OfRun(batch_run, event))
                 case of_rounds.Planned():
-                    s, rows = event.plan.settings, event.folder.rows
-                    untold = None if rows else event.folder.path
-                    folder = event.folder.path if rows else None
-                    asked = (s.rounds, s.trials, len(rows), s.seed, folder)
-                    self._tell(events.RunPlanned(batch_run, *asked))
-                    for row in rows:
-                        self._tell(events.OfRun(batch_run, of_rounds.RoundDone(row), before=True))
-                case of_rounds.FolderMade():
-                    tell_folder(event.folder.path)
-                case of_rounds.RoundDone():
-                    trained += 1
-                    if untold is not None:
-                        tell_folder(untold)
-                    self._tell(events.OfRun(batch_run, event))
-
-        def tell_folder(path: Path) -> None:
-            nonlocal untold
-            untold = None
-            made = of_rounds.FolderMade(RunFolder(path))  # without rows, for the other process
-            self._tell(events.OfRun(batch_run, made))
+                    s, folder = event.plan.settings, event.folder
+                    rows = tuple(folder.rows)
+                    self._tell(events.RunPlanned(s.rounds, s.trials, s.seed, folder.path, rows))
+                case of_rounds.FolderMade():  # without its rows, for the other process
+                    self._tell(of_rounds.FolderMade(RunFolder(event.folder.path)))
+                case of_rounds.RoundDone() | of_rounds.Note():
+                    trained += isinstance(event, of_rounds.RoundDone)
+                    self._tell(event)
 
         try:
             run = run_or_reuse(

@@ -24,9 +24,9 @@ from contextlib import suppress
 from typing import IO, Any
 
 from protofl.errors import RunFailure
+from protofl.federation.events import Event
 from protofl.system.consent import inherited
 from protofl.system.machine import fresh_interpreter
-from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.run_jobs import Job, JobRunner, Result
 
 GRACE = 45.0
@@ -35,8 +35,8 @@ GRACE = 45.0
 LAST = 1500
 """Characters of a worker's last output in its error."""
 
-WorkerMessage = events.Event | Result | None
-"""An event, a result, or None if the process has ended."""
+WorkerMessage = Event | Result | None
+"""An event of the run, a result, or None if the process has ended."""
 
 
 class ProcessWorker:

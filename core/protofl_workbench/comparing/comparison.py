@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import unknown
-from protofl.records.row import frame_of
 from protofl.system.files.tables import finite
 from protofl_workbench.comparing.figure_table import (
     NONE,
@@ -25,6 +24,7 @@ from protofl_workbench.comparing.figure_table import (
 from protofl_workbench.comparing.figure_table import markdown as md
 from protofl_workbench.comparing.statistics import interval
 from protofl_workbench.comparing.trial_figures import ACCURACIES, CHANCE, ROUNDS
+from protofl_workbench.recorded.row_tables import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd

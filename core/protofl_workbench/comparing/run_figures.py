@@ -101,9 +101,7 @@ FIGURES = {
     "server-accuracy": RoundFigure("server accuracy", "extra.server_test_accuracy", share=True),
     "honest-accuracy": RoundFigure("accuracy of honest clients", "honest_accuracy", share=True),
     "unseen-accuracy": RoundFigure("unseen clients", "unseen_accuracy", share=True),
-    "fine-tuned-accuracy": RoundFigure(
-        "unseen clients, fine-tuned", "fine_tuned_accuracy", share=True
-    ),
+    "fine-tuned-accuracy": RoundFigure("fine-tuned at the end", "fine_tuned_accuracy", share=True),
     "loss": RoundFigure("training loss", "train_loss", lower=True),
     "worst": RoundFigure("worst client's accuracy", over_clients(min), share=True),
     "decile": RoundFigure("lowest decile of clients", over_clients(lowest_decile), share=True),

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 
 from protofl.data.task_names import with_score
 from protofl.errors import UsageError, unknown
-from protofl.records.layout import runs_below
 from protofl.records.reading import FINISHED
 from protofl.records.record_files import table_of
 from protofl.records.result import Result
+from protofl.records.run_index import runs_below
 from protofl.system.files.checksums import Damaged
 from protofl.system.files.home import expand_user
 from protofl.system.files.tables import flat

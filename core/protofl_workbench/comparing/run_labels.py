@@ -11,6 +11,7 @@ from typing import Any
 from protofl.system.files.tables import flat
 from protofl.system.options.option import Affects
 from protofl.system.options.table import CHOOSING, OPTIONS, usual_values
+from protofl.system.options.value_text import value_text
 from protofl_workbench.recorded.recorded_run import Run
 
 FIRST = ("method", "dataset", "models", "partition", "options.partition.beta", "clients")
@@ -81,15 +82,7 @@ def option_text(run: Run, key: str) -> str:
         return f"{key.replace('.', ' ')} {str(value)[:8]}"
     if key in ("models", "partition", "devices", "generator") and value is not None:
         return str(value)
-    return f"{key.rpartition('.')[2]}={_value_text(value)}"
-
-
-def _value_text(value: Any) -> str:  # noqa: ANN401 - options are of many types
-    if value is None or value in ([], {}, ""):
-        return "none"
-    if isinstance(value, list):
-        return ",".join(map(_value_text, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{key.rpartition('.')[2]}={value_text(value) or 'none'}"
 
 
 def titles_of(runs: Sequence[Run]) -> list[str]:

@@ -68,7 +68,7 @@ class TrialFigure:
         chosen = values[places == place]
         if not len(chosen):
             raise UsageError(
-                f"{trial.name} has no {self.figure} in round {rows[place].round}, the "
+                f"{trial.name} has no {self.figure} in round {rows[place].round + 1}, the "
                 f"{ROUNDS[self.when]}",
                 do="read it in the last round",
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from protofl.data.guesses import balanced_guess
 from protofl.errors import UsageError, unknown
 from protofl.records.layout import architectures_in
 from protofl.records.row import Row
@@ -118,7 +118,7 @@ class Trial:
         cost, each = COSTS[name], self.each(COSTS[name].of)
         if None in each:
             raise UsageError(
-                f"{self.name} has no {name}: line of round {self.rows[each.index(None)].round}",
+                f"{self.name} has no {name}: line of round {self.rows[each.index(None)].round + 1}",
                 do=f"record it with {cost.option}",
             )
         total: Floats = np.cumsum(np.array(each, dtype=np.float64))
@@ -184,3 +184,24 @@ def accuracies_by_architecture(run: Run) -> dict[str, list[float]]:
             if of_architecture:
                 result.setdefault(name, []).append(sum(of_architecture) / len(of_architecture))
     return result
+
+
+def balanced_guess(
+    train_counts: npt.NDArray[np.int64], test_counts: npt.NDArray[np.int64]
+) -> float:
+    """Return the balanced accuracy of guessing each client's commonest training class.
+
+    Args:
+        train_counts: Training samples [M, C] of each client and class.
+        test_counts: Test samples [M, C].
+
+    Returns:
+        The mean recall over the classes with test samples; NaN if no client has training samples.
+    """
+    trained = train_counts.any(1)
+    if not trained.any():
+        return math.nan
+    guess, tests = train_counts[trained].argmax(1), test_counts[trained]
+    right = np.bincount(guess, tests[np.arange(len(tests)), guess], tests.shape[1])
+    there = tests.any(0)
+    return float((right[there] / tests.sum(0)[there]).mean())

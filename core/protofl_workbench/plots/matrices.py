@@ -68,7 +68,7 @@ def cross(run: RunLike, trial: int = 0, **style: Unpack[StyleOptions]) -> Figure
     loaded_run = run_in(run)
     accuracies = loaded_run.cross(trial=trial)
     names = loaded_run.split(trial).client_names or [*map(str, range(len(accuracies)))]
-    return _matrix(accuracies, names, ("test samples of", "model of"), style)
+    return _matrix(accuracies, names, ("test samples of", "model of"), style, least=0)
 
 
 def confusion_counts(run: Run, trial: int = 0) -> npt.NDArray[np.float64]:
@@ -107,17 +107,21 @@ def _matrix(
     names: Sequence[str],
     labels: tuple[str, str],
     style: StyleOptions,
+    least: float = 0.5,
 ) -> Figure:
-    """Draw shares [C, C] in %, with the labels of the axes (x, y); NaN is grey."""
+    """Draw shares [C, C] in %, with the labels of the axes (x, y); NaN is grey.
+
+    Cells below ``least`` % have no number.
+    """
     look, count, shares = Style(**style), len(shares), 100 * shares
     made, axes = look.canvas(0.95 * look.inches)
     axes.grid(visible=False)
     axes.imshow(shares, cmap=shades(GROUND, COLOURS[0]), vmin=0, vmax=100, interpolation="nearest")
     cell = 72 * look.inches * 0.72 / count
-    for row, column in np.argwhere(shares >= 0.5) if cell >= 11 else ():
+    for row, column in np.argwhere(shares >= least) if cell >= 11 else ():
         share = shares[row, column]
         text_style = look.text(min(look.small, cell * 0.42)) | {
-            "color": GROUND if share > 55 else INK
+            "color": GROUND if share > 90 else INK  # from here on, white has more contrast
         }
         axes.text(column, row, f"{share:.0f}", ha="center", va="center_baseline", **text_style)
     every = max(1, int(np.ceil(look.small * 1.25 / cell)))

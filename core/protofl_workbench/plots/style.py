@@ -131,7 +131,13 @@ class Style:
         height += ROW * self.small / SMALL * sum(map(lines_of, self._legend_rows(labels)))
         figure = Figure(figsize=(self.inches, height), dpi=200, facecolor=GROUND)
         figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02)
-        axes, names = figure.add_subplot(), FONTS[self.font]
+        axes = figure.add_subplot()
+        self.dress(axes)
+        return figure, axes
+
+    def dress(self, axes: Axes) -> None:
+        """Give axes the lines, letters and colours of all figures."""
+        names = FONTS[self.font]
         axes.set_facecolor("none")
         axes.grid(color=FAINT, linewidth=0.5)
         axes.set_axisbelow(True)
@@ -151,7 +157,6 @@ class Style:
             axis.offsetText.set(fontfamily=names, fontsize=self.small, color=INK)
             if self.font == "serif":
                 axis.offsetText.set_math_fontfamily("stix")
-        return figure, axes
 
     def legend(self, figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
         """Add a legend above the axes, in as many columns as fit.

@@ -192,10 +192,11 @@ def check_record(name: str, run: Run) -> list[str]:
     trials, rounds = int(config["trials"]), int(config["rounds"])
     trial, so_far = 0, list[Any]()
     for number, row in enumerate(rows, 1):
-        expected = f"round {len(so_far)} of trial {trial}" if trial < trials else "no further line"
+        at = f"round {len(so_far) + 1} of trial {trial}"
+        expected = at if trial < trials else "no further line"
         if trial == trials or (row.trial, row.round) != (trial, len(so_far)):
             raise Changed(
-                f"{file}, line {number} is round {row.round} of trial {row.trial}; the "
+                f"{file}, line {number} is round {row.round + 1} of trial {row.trial}; the "
                 f"configuration ({trials} × {rounds}) says {expected}"
             )
         so_far.append(row)
@@ -206,7 +207,7 @@ def check_record(name: str, run: Run) -> list[str]:
     if trial < trials:
         raise Changed(
             f"{file} has {count(len(rows), 'line')}; the configuration ({trials} × {rounds}) "
-            f"says that round {len(so_far)} of trial {trial} follows"
+            f"says that round {len(so_far) + 1} of trial {trial} follows"
         )
     lines = (run.folder / METRICS).read_text(encoding="utf-8")
     written = {METRICS: "".join(json_text(Path(file), row.line) for row in rows) == lines}

@@ -160,7 +160,7 @@ def read_exported(path: Path, *, trust_pickle: bool = False) -> Exported:
         line = str(error).strip().partition("\n")[0]
         raise UsageError(
             f"{path} cannot be read as an exported client: {type(error).__name__}: {line}",
-            do="write it with: protofl export",
+            do=f"write it again: protofl export RUN {path} --force",
         ) from error
 
 

@@ -216,7 +216,7 @@ class Observed:
         if not any(name.partition("/")[0] in starts for name in tensors):
             have = ", ".join(self.kinds(round, trial))
             raise UsageError(
-                f"{self.run} has observed no {kind} in round {number} of trial {trial}",
+                f"{self.run} has observed no {kind} in round {number + 1} of trial {trial}",
                 f"it has observed: {have}",
                 f"run it with --observe {kind}",
             )

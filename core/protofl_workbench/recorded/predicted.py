@@ -75,9 +75,9 @@ def read_predictions(
     series = Series(folder / PREDICTIONS)
     place = stored_trial, chosen.round
     if place not in series.entries:
-        recorded = sorted(number for t, number in series.entries if t == stored_trial)
+        recorded = sorted(number + 1 for t, number in series.entries if t == stored_trial)
         raise UsageError(
-            f"{folder} has no recorded predictions of round {chosen.round} ({which})"
+            f"{folder} has no recorded predictions of round {chosen.round + 1} ({which})"
             + (f" of trial {trial}" if trial or stored_trial else ""),
             f"recorded are rounds {', '.join(map(str, recorded))}" if recorded else "",
             f"repeat the run with --record-predictions {which}: protofl run --config "

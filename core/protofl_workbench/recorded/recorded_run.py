@@ -13,8 +13,8 @@ from protofl.errors import UsageError
 from protofl.records.layout import PARTITION, PREPARATION
 from protofl.records.reading import Reading
 from protofl.records.record_files import table_or_none
-from protofl.records.row import columns_of, frame_of
 from protofl.system.files.home import expand_user
+from protofl_workbench.recorded.row_tables import columns_of, frame_of, with_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,7 +100,7 @@ class Run(Reading):
         numbers.
         """
         rows = [row for trial in self.trials for row in self.rows_of(trial)]
-        return columns_of([row.named(self.client_names) for row in rows])
+        return columns_of([with_names(row, self.client_names) for row in rows])
 
     def frame(self) -> pd.DataFrame:
         """Return the columns as a pandas frame.

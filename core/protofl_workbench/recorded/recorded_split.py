@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protofl.errors import UsageError
+from protofl.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from protofl.data.split import Split
@@ -69,6 +69,19 @@ class RecordedSplit:
     def name_of(self, client: int) -> str:
         """Return the name of a client: the one that the data give it, or ``client 3``."""
         return self.client_names[client] if self.client_names else f"client {client}"
+
+    def client_of(self, name: str) -> int:
+        """Return the number of a client: the number itself, or that of its name.
+
+        Raises:
+            UsageError: No client has this name.
+        """
+        if name.isdecimal():
+            return int(name)
+        if name not in self.client_names:
+            numbers = f"0 to {len(self.train_counts) - 1}"
+            raise unknown("client", name, self.client_names, f"give a number, {numbers}")
+        return self.client_names.index(name)
 
     def train(self, client: int) -> np.ndarray:
         """Return the rows [n] of the data that a client trained on, int64.

@@ -55,10 +55,10 @@ def read_uploads(run: Path, trial: int, round: int) -> dict[int, Payload]:
     rounds = rounds_in(series := series_of(run), trial)
     number = rounds[round] if -len(rounds) <= round < 0 else round
     if number not in rounds:
-        which = "any round" if round < 0 else f"round {round}"
+        which = "any round" if round < 0 else f"round {round + 1}"
         raise UsageError(
             f"{run} has no uploads of {which} of trial {trial}",
-            f"it has those of rounds {rounds[0]} to {rounds[-1]}" if rounds else "",
-            "repeat the run: --config RUN/config.json --record-uploads",
+            f"it has those of rounds {rounds[0] + 1} to {rounds[-1] + 1}" if rounds else "",
+            f"repeat the run: protofl run --config {run}/config.json --record-uploads",
         )
     return uploads_in(series, trial, number)

@@ -19,8 +19,9 @@ from protofl.system.options.table import (
     OPTIONS,
     usual_values,
 )
+from protofl.system.options.value_text import value_text
 from protofl_workbench.recorded.recorded_run import Run
-from protofl_workbench.reporting.number_formats import NONE, count, listed, option_value
+from protofl_workbench.reporting.number_formats import NONE, count, listed
 from protofl_workbench.reporting.page_parts import Command, PageTable, Section
 
 # --- options --------------------------------------------------------------------------------------
@@ -83,10 +84,10 @@ def options_section(config: Mapping[str, Any]) -> Section:
     def default(name: str) -> str:
         if name not in defaults:
             return NONE
-        return "depends" if defaults[name] is None else option_value(defaults[name])
+        return "depends" if defaults[name] is None else value_text(defaults[name])
 
-    texts = {name: option_value(value) for name, value in values.items()}
-    changed = [n for n in values if n not in defaults or texts[n] != option_value(defaults[n])]
+    texts = {name: value_text(value) for name, value in values.items()}
+    changed = [n for n in values if n not in defaults or texts[n] != value_text(defaults[n])]
     long = frozenset({1, 2})
     return Section(
         "Configuration",
@@ -118,11 +119,11 @@ def differences_section(runs: Sequence[Run]) -> Section:
     keys = [
         name
         for name in dict.fromkeys(name for table in tables for name in table)
-        if len({option_value(table[name]) for table in tables if name in table}) > 1
+        if len({value_text(table[name]) for table in tables if name in table}) > 1
     ]
     if not keys:
         return Section("Differences")
-    rows = [[option_value(t[key]) if key in t else NONE for key in keys] for t in tables]
+    rows = [[value_text(t[key]) if key in t else NONE for key in keys] for t in tables]
     if len(names) > len(keys):
         by_run = [(name, *row) for name, row in zip(names, rows, strict=True)]
         table = PageTable("Options that differ, by run", ("run", *keys), by_run, sortable=True)
@@ -152,10 +153,10 @@ def deviations_section(configs: Sequence[Mapping[str, Any]]) -> Section:
             names = {name: key for key, name in option_names(declared).items()}
             here = {n: method_options.get(names.get(n, n), d.paper) for n, d in deviations.items()}
             rows += [
-                (method, d.where, f"{names.get(n, n)} = {option_value(here[n])}",
-                 option_value(d.paper), d.note)
+                (method, d.where, f"{names.get(n, n)} = {value_text(here[n])}",
+                 value_text(d.paper), d.note)
                 for n, d in deviations.items()
-                if option_value(here[n]) != option_value(d.paper)
+                if value_text(here[n]) != value_text(d.paper)
             ]  # fmt: skip
             if deviations and not any(row[0] == method for row in rows):
                 lines.append(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from protofl.system import formatting
 
@@ -84,18 +83,3 @@ def day(stamp: str) -> str:
 def sentence(text: str) -> str:
     """Return the text with a capital letter at its beginning."""
     return text[:1].upper() + text[1:]
-
-
-def option_value(value: Any) -> str:  # noqa: ANN401 - options are of many types
-    """Return the value of an option as users write it."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, Mapping):
-        value = [f"{key}={option_value(one)}" for key, one in value.items()]
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(option_value, value)) or "none"
-    return str(value)

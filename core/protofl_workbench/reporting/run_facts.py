@@ -11,6 +11,7 @@ from protofl.data.task_names import below_guess, score_name, task_name
 from protofl.errors import UsageError
 from protofl.system.formatting import shape_text
 from protofl.system.machine import recorded_facts
+from protofl.system.options.value_text import value_text
 from protofl_workbench.comparing.run_groups import Group
 from protofl_workbench.comparing.run_labels import data_name
 from protofl_workbench.comparing.trial_figures import trial_figure
@@ -26,7 +27,6 @@ from protofl_workbench.reporting.number_formats import (
     integer,
     listed,
     number,
-    option_value,
     percent,
     spread,
 )
@@ -46,7 +46,7 @@ OF_SUMMARY = (
     ("final_server_accuracy", "Server's model", "final, on the global test samples"),
     ("final_honest_accuracy", "Honest clients", "final, without malicious clients"),
     ("final_unseen_accuracy", "Unseen clients", "without training"),
-    ("fine_tuned_accuracy", "Unseen, fine-tuned", "on their own training samples"),
+    ("fine_tuned_accuracy", "Fine-tuned", "on their own training samples"),
 )
 """Further accuracies of a finished run: key of the summary, label and note."""
 
@@ -93,7 +93,7 @@ def summary_sentence(group: Group) -> str:
     partition = str(c["partition"])
     option = c["options"].get("partition", {})
     if partition.startswith("dirichlet") and "beta" in option:
-        partition += f" with β{WIDE}={WIDE}{option_value(option['beta'])}"
+        partition += f" with β{WIDE}={WIDE}{value_text(option['beta'])}"
     samples = ""
     if split is not None:
         total = int(split.train_counts.sum() + split.test_counts.sum())
@@ -105,7 +105,7 @@ def summary_sentence(group: Group) -> str:
         f"{count(c['clients'], 'client')} with {architectures} ({c['models']}) learn "
         f"{data_name(c)}{samples}, split by {partition}{share}. {count(c['rounds'], 'round')} of "
         f"{count(c['local_epochs'], 'local epoch')} ({c['optimizer']}, learning rate "
-        f"{option_value(c['lr'])}), {f'{trials} trials from ' if trials > 1 else ''}"
+        f"{value_text(c['lr'])}), {f'{trials} trials from ' if trials > 1 else ''}"
         f"seed {c['seed']}. {day(str(group.trials[-1].rows[-1].time))}."
     )
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from protofl.errors import UsageError
 from protofl.records.layout import fresh_folder
+from protofl.runs.results.changes import check_unchanged
 from protofl.system.files.atomic import disk_errors
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
-from protofl.system.options.parsing import check_unchanged, parse_options
+from protofl.system.options.parsing import parse_options
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import CheckedRun
 from protofl_workbench.batch.batch_tasks import check_error

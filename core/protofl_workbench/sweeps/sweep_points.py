@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
-from protofl.runs.request.plugin_names import name_plugins
+from protofl.runs.request.program_classes import name_plugins
 from protofl.runs.request.request import Request
 from protofl.system.options.parsing import merge_options
 from protofl.system.options.table import CHOOSING

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protofl.records.row import Row, frame_of
+from protofl.records.row import Row
 from protofl.system.files.atomic import write_file, write_json
 from protofl_workbench.batch.batch_events import Outcome
 from protofl_workbench.comparing.figure_table import csv_text
+from protofl_workbench.recorded.row_tables import frame_of
 from protofl_workbench.sweeps.axes import Point
 from protofl_workbench.sweeps.sweep import Sweep
 from protofl_workbench.sweeps.sweep_points import points_of

@@ -365,7 +365,7 @@ class _Reader:
             raise pf.UsageError(
                 "dataset.task=language-model needs texts as token ids, and a table has numbers and "
                 "categories",
-                do="choose classification, multilabel or regression, or texts: --dataset hf:DIR",
+                do="--set dataset.task=classification, =multilabel or =regression; or give texts",
             )
         self.several = self.task.name == "multilabel"
         for option in ("label_separator", "uncertain", "blank"):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+from pydantic import AfterValidator
 
 import protofl as pf
 from protofl_plugins.models.bottleneck import RESNET56
+from protofl_plugins.models.frozen import absolute, with_frozen_extractor
 from protofl_plugins.models.parts import Extractor
 
 
@@ -16,6 +20,16 @@ class NormConfig(pf.Config):
         "batch",
         description="group: GroupNorm in place of all BatchNorm layers, so that no statistics are "
         "averaged; the number of groups is the largest divisor of the c channels up to 32 and c/2",
+    )
+
+
+class GroupConfig(NormConfig):
+    """The normalisation layers, and extractors that are not trained."""
+
+    frozen: Annotated[Path | None, AfterValidator(absolute)] = pf.Field(
+        None,
+        description="extractors that are not trained: a file of protofl export for the group's "
+        "net, or a folder with NAME.safetensors of each net. Their features are computed once",
     )
 
 
@@ -43,17 +57,25 @@ class ModelGroup:
     server_extractors: tuple[Extractor, ...] = (RESNET56,)
     auxiliary_architecture: str | None = None
 
-    class Config(NormConfig):
-        """The normalisation layers."""
+    class Config(GroupConfig):
+        """The normalisation layers, and extractors that are not trained."""
 
     def members(self, config: pf.Config) -> tuple[Extractor, ...]:
         """Return the extractors for the options."""
         return self.extractors
 
+    def nets(self, config: pf.Config) -> list[pf.models.Architecture]:
+        """Return the extractors in order, each with a linear head K → C."""
+        return [extractor.with_head() for extractor in self.members(config)]
+
     @pf.hookimpl
     def architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
-        """The extractors in order, each with a linear head K → C."""
-        return [extractor.with_head() for extractor in self.members(config)]
+        """The group's nets, with their extractors from files if these are frozen."""
+        nets, weights = self.nets(config), cast(GroupConfig, config).frozen
+        if weights is None:
+            return nets
+        names = [net.name for net in nets]
+        return [with_frozen_extractor(net, names, weights) for net in nets]
 
     @pf.hookimpl
     def server_architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
@@ -61,7 +83,7 @@ class ModelGroup:
         return [extractor.with_head() for extractor in self.server_extractors]
 
 
-class SizedConfig(NormConfig):
+class SizedConfig(GroupConfig):
     """The side of small images."""
 
     min_side: int = pf.Field(

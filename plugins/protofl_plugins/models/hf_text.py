@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import protofl as pf
 from protofl_plugins.models.causal import NextTokens, check_task, whole
-from protofl_plugins.models.frozen import Frozen
+from protofl_plugins.models.frozen import Frozen, check_kept, frozen_part
 from protofl_plugins.models.group import ModelGroup
 from protofl_plugins.models.parts import Extractor
 from protofl_plugins.models.text import TextNets
@@ -129,17 +129,14 @@ class HFText(ModelGroup):
             UsageError: A name is not that of an encoder, or options contradict each other.
         """
         config = cast(HFText.Config, config)
-        if config.keep_features and config.freeze != "all":
-            raise pf.UsageError(
-                "keep_features needs freeze=all, and freeze is none",
-                do="give --set models.freeze=all, or leave keep_features out",
-            )
+        if config.keep_features:
+            check_kept(config.freeze)
         result = []
         for name, folder in self.folders(config).items():
             _described(folder)
             build = partial(_built, folder, config.freeze, config.projection, config.keep_features)
             net = Extractor(name, build, channels_last=False, wide=True).with_head()
-            result.append(replace(net, precomputed=_frozen_part) if config.keep_features else net)
+            result.append(replace(net, precomputed=frozen_part) if config.keep_features else net)
         return result
 
 
@@ -262,12 +259,6 @@ def _built(
     if freeze == "all" and projection:
         return nn.Sequential(encoder, nn.Linear(int(config.hidden_size), feature_dim))
     return encoder
-
-
-def _frozen_part(model: pf.models.SplitModel) -> nn.Module:
-    """Return what maps token ids to features that are not trained."""
-    extractor = model.extractor
-    return extractor[0] if isinstance(extractor, nn.Sequential) else extractor
 
 
 def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:

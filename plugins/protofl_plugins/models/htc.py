@@ -24,8 +24,7 @@ class HeterogeneousHeads(SizedGroup):
     server_extractors = (RESNET56, CNN4)
     auxiliary_architecture = "cnn4"
 
-    @pf.hookimpl
-    def architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
+    def nets(self, config: pf.Config) -> list[pf.models.Architecture]:
         """Return architectures until extractors and heads repeat together."""
         extractors = self.members(config)
         number = max(len(extractors), len(HEADS))  # one divides the other

@@ -78,9 +78,8 @@ class HtM10(ModelGroup):
 
     extractors = HtFE8.extractors
 
-    @pf.hookimpl
-    def architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
-        """The htfe8 extractors with linear heads; the ViTs with FC 768, tanh, FC C."""
+    def nets(self, config: pf.Config) -> list[pf.models.Architecture]:
+        """Return the htfe8 extractors with linear heads; the ViTs with FC 768, tanh, FC C."""
         vits = (nets.VIT_B_16, nets.VIT_B_32)
         return [
             *(extractor.with_head() for extractor in self.members(config)),

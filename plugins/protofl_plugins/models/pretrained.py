@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-import safetensors.torch
 import torch
 from pydantic import AfterValidator, NonNegativeInt, model_validator
 from torch import Tensor, nn
 
 import protofl as pf
-from protofl_plugins.models.frozen import Frozen, Scaled, blocks_of
+from protofl_plugins.models import frozen
+from protofl_plugins.models.frozen import absolute
 from protofl_plugins.models.group import ModelGroup, NormConfig
 from protofl_plugins.models.imagenet import (
     imagenet_extractor,
@@ -27,15 +27,11 @@ from protofl_plugins.models.imagenet import (
 from protofl_plugins.models.torchvision_import import import_torchvision
 
 
-def _absolute(value: Path | str | None) -> Path | str | None:
-    return pf.expand_user(value).absolute() if isinstance(value, Path) else value
-
-
 class PretrainedConfig(NormConfig):
     """Options of torchvision's nets, which may be pretrained."""
 
     names: str = pf.Field("", description="torchvision's names of models, with commas between")
-    weights: Annotated[Literal["default"] | Path | None, AfterValidator(_absolute)] = pf.Field(
+    weights: Annotated[Literal["default"] | Path | None, AfterValidator(absolute)] = pf.Field(
         None,
         description="pretrained weights: default (downloaded), a safetensors file, or a folder "
         "with NAME.safetensors of each net. None: drawn from the seed, or default with freeze",
@@ -94,7 +90,7 @@ class TorchvisionGroup(ModelGroup):
         if config.freeze == "all" and config.projection:
             result = [replace(each, build=partial(_projected, each.build)) for each in result]
         if config.keep_features:
-            result = [replace(each, precomputed=_frozen_part) for each in result]
+            result = [replace(each, precomputed=frozen.frozen_part) for each in result]
         return result
 
 
@@ -124,39 +120,10 @@ def _check(names: list[str], config: PretrainedConfig) -> None:
             f"freeze={config.freeze} needs pretrained weights, and weights is None",
             do="give --set models.weights=default, or a safetensors file",
         )
-    if config.keep_features and config.freeze != "all":
-        raise pf.UsageError(
-            f"keep_features needs freeze=all, and freeze is {config.freeze}",
-            do="give --set models.freeze=all, or leave keep_features out",
-        )
+    if config.keep_features:
+        frozen.check_kept(config.freeze)
     for name in names:
-        _file_of(name, names, config.weights)
-
-
-def _file_of(net: str, names: Sequence[str], weights: Path | str | None) -> Path | None:
-    """Return the weights file of a net, if it has one."""
-    if not isinstance(weights, Path):
-        return None
-    if weights.is_dir():
-        result = weights / f"{net}.safetensors"
-        if not result.is_file():
-            raise pf.UsageError(
-                f"weights={weights} has no {result.name}",
-                f"it has: {', '.join(sorted(f.name for f in weights.iterdir())[:10])}",
-                "name each net's file NAME.safetensors",
-            )
-        return result
-    if not weights.is_file():
-        raise pf.UsageError(
-            f"weights={weights} is not a file",
-            do="give default, a safetensors file, or a folder with one of each net",
-        )
-    if len(names) > 1:
-        raise pf.UsageError(
-            f"weights={weights} is one file for {len(names)} nets",
-            do="give a folder with NAME.safetensors of each net",
-        )
-    return weights
+        frozen.file_of(name, names, config.weights)
 
 
 # --- building ---------------------------------------------------------------------------------
@@ -183,7 +150,7 @@ def _extractor(net: str, config: PretrainedConfig, sample: pf.datasets.SampleSpe
     """Return a client's extractor; its frozen blocks are those of all other clients."""
     if config.weights is None:
         return _build(net, sample)[0]
-    file = _file_of(net, [net], config.weights)
+    file = frozen.file_of(net, [net], config.weights)
     changed = file.stat().st_mtime_ns if file else 0
     with torch.device("cpu"):
         extractor = _loaded(net, config, sample, changed)
@@ -207,12 +174,6 @@ def _projected(
     return model
 
 
-def _frozen_part(model: pf.models.SplitModel) -> nn.Module:
-    """Return what maps images to features that are not trained."""
-    extractor = model.extractor
-    return extractor[0] if isinstance(extractor, nn.Sequential) else extractor
-
-
 @lru_cache(maxsize=16)
 def _loaded(
     net: str, config: PretrainedConfig, sample: pf.datasets.SampleSpec, changed: int
@@ -220,18 +181,18 @@ def _loaded(
     """Return the extractor that all clients of a net begin with."""
     with torch.random.fork_rng(devices=[]):  # a client's own draws are for its head
         module, left_out = _build(net, sample)
-    file = _file_of(net, [net], config.weights)
+    file = frozen.file_of(net, [net], config.weights)
     where = f"weights={file or 'default'}"
-    weights = _read(file) if file else _downloaded(net)
-    _load(module, weights, left_out, f"{where} for {net}")
+    weights = frozen.read_weights(file) if file else _downloaded(net)
+    frozen.load_weights(module, weights, left_out, f"{where} for {net}")
     if imagenet_extractor(net).channels_last:
         module = module.to(memory_format=torch.channels_last)
     published = import_torchvision().get_model_weights(net).DEFAULT.transforms()
-    scaled = Scaled(published.mean, published.std)
+    scaled = frozen.Scaled(published.mean, published.std)
     if config.freeze == "all":
-        return Frozen(nn.Sequential(scaled, module), computed=config.keep_features)
+        return frozen.Frozen(nn.Sequential(scaled, module), computed=config.keep_features)
     if config.freeze != "none":
-        blocks = blocks_of(module)
+        blocks = frozen.blocks_of(module)
         if config.freeze > len(blocks):
             raise pf.UsageError(
                 f"freeze={config.freeze}: {net} has {len(blocks)} blocks",
@@ -239,8 +200,8 @@ def _loaded(
                 "give a smaller number, or all",
             )
         for path in blocks[: config.freeze]:
-            module.set_submodule(path, Frozen(module.get_submodule(path)))
-    return nn.Sequential(Frozen(scaled), module)
+            module.set_submodule(path, frozen.Frozen(module.get_submodule(path)))
+    return nn.Sequential(frozen.Frozen(scaled), module)
 
 
 # --- weights ----------------------------------------------------------------------------------
@@ -255,51 +216,3 @@ def _downloaded(net: str) -> Mapping[str, Tensor]:
             f"weights=default of {net} cannot be downloaded: {error}",
             do="give --set models.weights=FILE, a safetensors file",
         ) from None
-
-
-def _read(file: Path) -> Mapping[str, Tensor]:
-    """Read a weights file.
-
-    Raises:
-        UsageError: It is damaged, or of another kind.
-    """
-    try:
-        return cast(Mapping[str, Tensor], safetensors.torch.load_file(file))
-    except (OSError, safetensors.SafetensorError) as error:
-        raise pf.UsageError(
-            f"weights={file} is not a safetensors file: {error}",
-            do="write one of a .pth file: safetensors.torch.save_file(torch.load(PTH, "
-            "weights_only=True), FILE)",
-        ) from None
-
-
-@torch.no_grad()
-def _load(
-    net: nn.Module, weights: Mapping[str, Tensor], left_out: tuple[str, ...], where: str
-) -> None:
-    """Copy pretrained weights into a net.
-
-    Raises:
-        UsageError: A tensor is missing, unknown, or has another shape.
-    """
-    targets = net.state_dict()  # no parameters: `unset_model` would leave those as they are
-    kept = {name: w for name, w in weights.items() if not name.startswith(left_out)}
-    missing = [n for n in targets if n not in kept and not n.endswith("num_batches_tracked")]
-    unknown = [name for name in kept if name not in targets]
-    if missing or unknown:
-        what = f"{missing[0]} is missing" if missing else f"{unknown[0]} is unknown"
-        longer = (name for name in unknown if missing and name.endswith(missing[0]))
-        start = next(longer, "").removesuffix(missing[0] if missing else "")
-        do = f"remove {start!r} from the names of the tensors" if start else ""
-        raise pf.UsageError(f"{where}: {what}", do=do or "give the weights of this net")
-    for name, tensor in kept.items():
-        if tensor.shape != targets[name].shape:
-            raise pf.UsageError(
-                f"{where}: {name} has the shape {list(tensor.shape)}, "
-                f"and the net has {list(targets[name].shape)}",
-                do="give the weights of this net for images of this size: "
-                "--set models.min_side=224 enlarges smaller images",
-            )
-        if not torch.isfinite(tensor).all():
-            raise pf.UsageError(f"{where}: {name} has NaN or infinite values")
-        targets[name].copy_(tensor)

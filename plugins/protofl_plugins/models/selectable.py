@@ -6,7 +6,7 @@ import difflib
 from typing import cast
 
 import protofl as pf
-from protofl_plugins.models.group import ModelGroup, NormConfig
+from protofl_plugins.models.group import GroupConfig, ModelGroup
 
 
 class SelectableGroup(ModelGroup):
@@ -15,16 +15,15 @@ class SelectableGroup(ModelGroup):
     feature_dim = 64
     server_extractors = ()
 
-    class Config(NormConfig):
+    class Config(GroupConfig):
         """The chosen net, or None for all."""
 
         only: str | None = pf.Field(
             None, description="the name of one of its nets, for all clients. None: all in turn"
         )
 
-    @pf.hookimpl
-    def architectures(self, config: pf.Config) -> list[pf.models.Architecture]:
-        """The extractors in order, or the chosen one, each with a linear head K → C.
+    def nets(self, config: pf.Config) -> list[pf.models.Architecture]:
+        """Return the extractors in order, or the chosen one, each with a linear head K → C.
 
         Raises:
             UsageError: The chosen one is none of them.

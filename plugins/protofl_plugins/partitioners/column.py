@@ -58,7 +58,7 @@ class Column:
             raise pf.UsageError(
                 f"column {config.name!r} has {len(values)} values among the samples to divide, for "
                 f"{num_clients} clients",
-                do="leave --clients out, and hold out fewer public samples",
+                do="hold out fewer public samples: lower --public",
             )
         keeps_test = config.test != "pooled" and num_train < len(labels)
         rows = np.argsort(owner, kind="stable")

@@ -12,7 +12,7 @@ import numpy as np
 import protofl as pf
 from protofl_plugins.partitioners.column import check_gaps
 from protofl_plugins.partitioners.dirichlet import Dirichlet
-from protofl_plugins.partitioners.requirements import check_samples
+from protofl_plugins.partitioners.requirements import MIN_SAMPLES, check_samples
 
 
 class Domain:
@@ -29,12 +29,7 @@ class Domain:
             None, gt=0, le=1e9,
             description="β of a Dirichlet distribution of labels inside a domain. None: iid",
         )  # fmt: skip
-        min_samples: int | None = pf.Field(
-            None,
-            ge=2,
-            description="samples that every client gets at least; none: 14, or half the mean where "
-            "the data are too few",
-        )
+        min_samples: int | None = MIN_SAMPLES
 
     @pf.hookimpl
     def count_clients(self, columns: Mapping[str, np.ndarray], config: Config) -> int:
@@ -59,7 +54,7 @@ class Domain:
         if len(values) * each != num_clients:
             raise pf.UsageError(
                 f"{len(values)} domains with {each} clients each are not {num_clients} clients",
-                do="leave --clients out, and set partition.clients_per_domain",
+                do="hold out fewer public samples: lower --public",
             )
         result: list[np.ndarray] = []
         for place, name in enumerate(values):

@@ -20,6 +20,7 @@ import numpy as np
 import protofl as pf
 from protofl_plugins.partitioners.dirichlet import Dirichlet
 from protofl_plugins.partitioners.iid import IID
+from protofl_plugins.partitioners.requirements import MIN_SAMPLES
 
 
 class LongTail:
@@ -40,12 +41,7 @@ class LongTail:
             le=1e9,
             description="β of the Dirichlet distribution over clients. None: equal random parts",
         )
-        min_samples: int | None = pf.Field(
-            None,
-            ge=2,
-            description="samples that every client gets at least; none: 14, or half the mean where "
-            "the data are too few",
-        )
+        min_samples: int | None = MIN_SAMPLES
 
     @pf.hookimpl
     def partition(

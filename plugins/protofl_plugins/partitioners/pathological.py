@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.partitioners.requirements import check_classes, check_samples
+from protofl_plugins.partitioners.requirements import MIN_SAMPLES, check_classes, check_samples
 
 
 class Pathological:
@@ -31,12 +31,7 @@ class Pathological:
             description="classes of each client; all of them is near iid; none: a tenth of the "
             "classes, at least 2 (2/10/10/20 of 10/100/102/200, as in FedTGP)",
         )
-        min_samples: int | None = pf.Field(
-            None,
-            ge=2,
-            description="samples that every client gets at least; none: 14, or half the mean where "
-            "the data are too few",
-        )
+        min_samples: int | None = MIN_SAMPLES
 
     @pf.hookimpl
     def partition(

@@ -12,7 +12,7 @@ import numpy as np
 
 import protofl as pf
 from protofl_plugins.partitioners.dirichlet import move_to_small
-from protofl_plugins.partitioners.requirements import check_samples
+from protofl_plugins.partitioners.requirements import MIN_SAMPLES, check_samples
 
 
 class QuantitySkew:
@@ -27,12 +27,7 @@ class QuantitySkew:
             le=1e9,
             description="β, concentration: towards 0 one client has nearly all, large is equal",
         )
-        min_samples: int | None = pf.Field(
-            None,
-            ge=2,
-            description="samples that every client gets at least; none: 14, or half the mean where "
-            "the data are too few",
-        )
+        min_samples: int | None = MIN_SAMPLES
 
     @pf.hookimpl
     def partition(

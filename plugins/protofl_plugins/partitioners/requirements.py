@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import protofl as pf
 
+MIN_SAMPLES = pf.Field(
+    None,
+    ge=2,
+    description="samples that every client gets at least; none: 14, or half the mean where the "
+    "data are too few",
+)
+"""The option ``min_samples`` of several partitioners."""
+
 
 def check_samples(
     name: str, samples: int, clients: int, least: int, other: str = "a lower partition.min_samples"

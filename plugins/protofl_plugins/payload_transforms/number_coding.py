@@ -68,11 +68,9 @@ class Coded:
         self, server: pf.Server[CodingConfig], payload: pf.Payload, form: pf.Payload
     ) -> pf.Payload:
         """Decode the payload."""
-        return (
-            payload
-            if server.config.direction == "down"
-            else self.decoded(payload, form, server.config)
-        )
+        if server.config.direction == "down":
+            return payload
+        return self.decoded(payload, form, server.config)
 
     @pf.hookimpl
     def encode_download(self, server: pf.Server[CodingConfig], payload: pf.Payload) -> pf.Payload:
@@ -86,11 +84,9 @@ class Coded:
         self, client: pf.Client[CodingConfig], payload: pf.Payload, form: pf.Payload
     ) -> pf.Payload:
         """Decode the payload."""
-        return (
-            payload
-            if client.config.direction == "up"
-            else self.decoded(payload, form, client.config)
-        )
+        if client.config.direction == "up":
+            return payload
+        return self.decoded(payload, form, client.config)
 
 
 def is_chosen(name: str, tensor: Tensor, config: CodingConfig) -> bool:

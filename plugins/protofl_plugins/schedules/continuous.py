@@ -6,15 +6,13 @@ Xie, Koyejo, Gupta: "Asynchronous Federated Optimization", 2019 (FedAsync), with
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import protofl as pf
 from protofl import schedules
+from protofl_plugins.schedules.buffered import Buffered
 from protofl_plugins.schedules.event_queue import EventQueue
 from protofl_plugins.schedules.options import AsynchronousConfig
 from protofl_plugins.schedules.real_time import RealTimeQueue
 from protofl_plugins.schedules.refusals import check_asynchronous
-from protofl_plugins.schedules.trial_steps import try_stale_steps
 
 
 class Continuous:
@@ -38,12 +36,7 @@ class Continuous:
         """Refuse what needs rounds, or all clients at once."""
         check_asynchronous(plan, config, 1)
 
-    @pf.hookimpl
-    def try_out(
-        self, coordinator: schedules.Coordinator, note: Callable[[str], None], config: Config
-    ) -> None:
-        """Act on the upload of one of two clients."""
-        try_stale_steps(coordinator, note, config)
+    try_out = Buffered.try_out
 
     @pf.hookimpl
     def open_schedule(

@@ -200,7 +200,7 @@ def score(
     more = {"validation": state.validation, "train": train, "balanced": state.balanced}
     scored = {"test": state.test, **{name: s for name, s in more.items() if s is not None}}
     composition, client = plan.composition, Client(state, plan.composition.main)
-    place = f"client {state.id}, evaluation of round {job.round}"
+    place = f"client {state.id}, evaluation of round {job.round + 1}"
     kept, predicted = list[Tensor](), list[Tensor]()
     counts, outputs = dict[str, Tensor](), dict[str, Tensor]()
     task, variance = plan.data.task, state.variance
@@ -214,12 +214,13 @@ def score(
         size = state.architecture.eval_batch
         with torch.no_grad(), error_context(f"inference, {place}"):
             for number, (name, samples) in enumerate(scored.items()):
+                points = correct[number]
                 state.scores_all_classes = name == "balanced"
                 pairs = zip(samples.chunks(size), torch.split(samples.y, size), strict=False)
                 for x, y in pairs:
                     with autocast(plan.settings.precision, plan.device):
                         scores = composition.call("inference", client=client, x=x)
-                    correct[number] += task.points(scores, y, variance)
+                    points.add_(task.points(scores, y, variance))
                     if job.predictions and number == 0:
                         predicted.append(scores.argmax(1))
                     if plan.metrics and number == 0:

@@ -405,7 +405,7 @@ def evaluated(
     with lent as state, state.unchanged() if job.epochs else nullcontext():
         clock.lap("setup")
         state.secret = host._secret_of(job)
-        place = f"download, client {job.client}, evaluation of round {job.round}"
+        place = f"download, client {job.client}, evaluation of round {job.round + 1}"
         with error_context(place), state.same_download():
             state.round = job.round
             download = host._read(job.blob, Client(state, host.plan.composition.main))

@@ -113,7 +113,7 @@ class Trainer:
         """
         plan, reply = self._plan, TrainReply(clock.seconds)
         client = Client(state, plan.composition.main)
-        place = f"client {state.id}, round {asked.round}"
+        place = f"client {state.id}, round {asked.round + 1}"
         state.round = asked.round
         if not asked.keep_received:
             with error_context(f"download, {place}"):
@@ -153,13 +153,14 @@ class Trainer:
             clock: Books seconds by stage.
         """
         reply, state.round, state.received = TrainReply(clock.seconds), asked.round, download
-        place = f"client {state.id}, fine-tuning after round {asked.round}"
+        place = f"client {state.id}, fine-tuning after round {asked.round + 1}"
         self._begin(state, Client(state, self._plan.composition.main), place)
         for phase in self._phases:
             is_private = (phase.when, phase.data) == ("before_upload", "private")
             if is_private and self._takes_place(phase, state):
-                longer = replace(phase, epochs=asked.epochs)
-                yield from self._phase(state, longer, clock, reply, 1.0)
+                trains = phase.fine_tunes or phase.trains
+                tuning = replace(phase, epochs=asked.epochs, trains=trains)
+                yield from self._phase(state, tuning, clock, reply, 1.0)
         state.end_work(keep_received=False)
         return reply
 
@@ -186,7 +187,7 @@ class Trainer:
         composition = self._plan.composition
         client = Client(state, composition.main)
         state.lr_factor = rate
-        place = f"client {state.id}, round {state.round}"
+        place = f"client {state.id}, round {state.round + 1}"
         job, seen = self._job(state, phase, client, rate)
         state.set_mode(True)
         clock.lap("train")
@@ -204,9 +205,17 @@ class Trainer:
         state.set_mode(False)
         state.weights_changed()
         keys = ("after-training", state.round, state.id, phase.name)
-        with global_stream(state.seed, *keys), error_context(f"after_training, {place}"):
-            with torch.no_grad():
-                composition.lifecycle("after_training", client=client)
+        self._call("after_training", keys, state, client)
+
+    def _call(
+        self, hook: str, keys: tuple[str | int, ...], state: ClientState, client: Client
+    ) -> dict[str, Any]:
+        """Call the hook of all methods before or after a phase, with a random stream of its own."""
+        if not self._plan.composition.has(hook):
+            return {}
+        place = f"{hook}, client {state.id}, round {state.round + 1}"
+        with global_stream(state.seed, *keys), error_context(place), torch.no_grad():
+            return self._plan.composition.lifecycle(hook, client=client)
 
     def _job(
         self, state: ClientState, phase: Phase, client: Client, rate: float
@@ -219,9 +228,9 @@ class Trainer:
         sizes = [stop - start for epoch in bounds for start, stop in epoch]
         state.steps, state.epoch_steps = len(sizes), len(bounds[0])
         keys = ("before-training", state.round, state.id, phase.name)
-        place = f"before_training, client {state.id}, round {state.round}"
-        with global_stream(state.seed, *keys), error_context(place), torch.no_grad():
-            prepared = plan.composition.lifecycle("before_training", client=client)
+        prepared = self._call("before_training", keys, state, client)
+        place = f"before_training, client {state.id}, round {state.round + 1}"
+        with error_context(place), torch.no_grad():
             loss = plan.composition.loss(client, prepared, phase)
         slots = dict(state.slots())
         groups = parameter_groups(state.model, slots, settings.lr, rate, phase.trains)

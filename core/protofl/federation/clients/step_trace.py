@@ -149,7 +149,15 @@ class _Call:
         self.outside = [(tensor, tensor.detach().clone()) for tensor in outside]
 
 
-class _Outside(TorchDispatchMode):
+class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that sees every operation."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler, which takes two seconds
+
+
+class _Outside(_Watching):
     """Notes the tensors that a step reads and has not computed, without a copy of their values."""
 
     def __init__(self, memory: Iterable[Tensor]) -> None:
@@ -178,7 +186,7 @@ class _Outside(TorchDispatchMode):
         return result
 
 
-class _Mode(TorchDispatchMode):
+class _Mode(_Watching):
     """Notes the operations of one call of a step, or compares them with those noted before.
 
     Attributes:

@@ -123,7 +123,7 @@ class RoundJob(ClientJob):
     may_fail: bool = field(default=False, kw_only=True)
 
     def __str__(self) -> str:
-        return f"{super().__str__()} in round {self.round}"
+        return f"{super().__str__()} in round {self.round + 1}"
 
 
 @dataclass

@@ -119,18 +119,13 @@ def check_arrivals(settings: Any, rounds: int) -> None:  # noqa: ANN401 - the op
             "--unseen with --malicious: a malicious client that never sends is not one",
             do="leave one of them out",
         )
-    if settings.fine_tune is not None and not settings.unseen:
-        raise UsageError(
-            f"--fine-tune {settings.fine_tune}: no client is unseen",
-            do="say how many are: --unseen 0.2, or leave it out",
-        )
     joins = joins_of(settings.join_round)
     for number, share in joins:
-        if not 0 < number < rounds:
+        if not 1 < number <= rounds:
             raise UsageError(
                 f"--join-round {number} is not a later round of this run",
-                f"it has {rounds} rounds, from 0 to {rounds - 1}",
-                f"take one from 1 to {rounds - 1}" if rounds > 1 else "take more --rounds",
+                f"it has rounds 1 to {rounds}",
+                f"take one from 2 to {rounds}" if rounds > 1 else "take more --rounds",
             )
         if not 0 < share < 1:
             raise UsageError(f"--join-round {number}:{share:g}: no share of the clients", do=JOINS)
@@ -154,7 +149,7 @@ def first_rounds(
     join_round: str | None,
     untrained: tuple[int, ...] = (),
 ) -> np.ndarray:
-    """Return the first round [M] int64 in which each client may be asked; `NEVER` if unseen.
+    """Return the first round [M] int64, from 0, of each client; `NEVER` if it is unseen.
 
     Args:
         seed: The trial's seed, which alone draws who comes when.
@@ -170,6 +165,6 @@ def first_rounds(
     if joins:
         seen = numpy_stream(seed, "join").permutation(np.flatnonzero(result == 0))
         counts = _counts(joins, len(seen))
-        rounds = np.repeat([number for number, _ in joins], counts)
+        rounds = np.repeat([number - 1 for number, _ in joins], counts)
         result[seen[: len(rounds)]] = rounds
     return result

@@ -70,7 +70,7 @@ class Plan:
 
     Attributes:
         settings: All options, resolved. ``auto`` remains where only a measurement can decide
-            (`protofl.runs.lifecycle.automatic_choices`).
+            (`protofl.runs.lifecycle`).
         registry: Where its plugins were found.
         composition: The method, donors and transforms.
         choices: The other plugins, by kind; metrics and trackers, of which there may be several,
@@ -322,7 +322,7 @@ class Plan:
         """Schedule of the learning rate over rounds."""
         return schedule_of(self.settings.lr_schedule, self.settings.options.get("schedule", {}))
 
-    @property
+    @cached_property
     def scheduled(self) -> bool:
         """True if the learning rate changes between rounds."""
         return self.schedule != LearningRateSchedule()

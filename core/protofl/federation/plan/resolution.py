@@ -248,8 +248,7 @@ def _placed(
     """Resolve ``auto`` as far as the machine decides, and make the data folder absolute.
 
     On a GPU the engine, and where the work decides the backend, stay ``auto`` until they are
-    measured (`protofl.runs.lifecycle.automatic_choices`). The precision becomes the device's own if
-    it is not set.
+    measured (`protofl.runs.lifecycle`). The precision becomes the device's own if it is not set.
 
     Args:
         settings: The settings.

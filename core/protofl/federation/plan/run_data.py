@@ -176,6 +176,7 @@ def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable
         public=settings.held_out,
         partitioner=partitioner.name,
         subset=settings.subset,
+        train_size=settings.train_size,
     )
 
     @lru_cache(maxsize=2)

@@ -34,7 +34,7 @@ def run_info(
     """Return the information about the run that hooks may read."""
     group, sample, K = choices["model-group"], model_input.seen(data.sample), settings.feature_dim
     unseen = 0
-    if settings.unseen or settings.join_round or settings.fine_tune is not None:
+    if settings.unseen or settings.join_round:
         from protofl.federation.plan.client_arrivals import check_arrivals, count_unseen
 
         check_arrivals(settings, settings.rounds)
@@ -124,7 +124,7 @@ def settle(composition: Composition, settings: Settings, info: RunInfo) -> None:
     if reasons:
         raise Refused(
             f"{settings.method} cannot run with {settings.models} on {settings.dataset}",
-            *("; ".join(reasons).partition("\n")[::2]),
+            *("\n".join(reasons).partition("\n")[::2]),
             lacks="requirement",
             name="; ".join(reasons),
         )

@@ -127,7 +127,7 @@ class ClientSampler:
             RunFailure: The plugin chose an unknown client, or a client twice.
         """
         clients = self._everyone if there is None else _fixed(there)
-        place = f"select of client-sampler/{self._choice.name}, round {round}"
+        place = f"select of client-sampler/{self._choice.name}, round {round + 1}"
         with time_limit(self._plan.settings.job_limit, place), error_context(place):
             selected = self._choice.call(
                 "select",

@@ -22,7 +22,7 @@ from protofl.federation.jobs.pool_interface import (
 from protofl.federation.plan.plan import Plan
 from protofl.federation.round.participation import Participation
 from protofl.federation.round.round_stages import Stages
-from protofl.federation.round.round_totals import Totals
+from protofl.federation.round.round_totals import TUNED_VALIDATION, VALIDATION, Totals
 from protofl.federation.round.server_side import ServerSide, admit_uploads, book_losses
 from protofl.hooks.models.flops import ClientFlops, flops_of_round
 from protofl.hooks.transport.rules import Fault
@@ -200,7 +200,7 @@ class Federation:
             totals.add_metrics(figures_of(self.plan.metrics, totals.counts))
             totals.add_domains(self.plan.domains(self.trial))
             totals.samples_per_class = self.plan.balanced_per_class(self.trial)
-            self._evaluate_unseen(number, totals)
+            self._evaluate_apart(number, totals)
         with self._profile.span("end_round", "server"):
             extra = self._server_side.end_round(totals)
         if self.flops:
@@ -233,7 +233,7 @@ class Federation:
     def evaluate_clients(
         self, clients: Sequence[int], number: int, totals: Totals, epochs: int | None = None
     ) -> None:
-        """Evaluate clients with their next download, unseen clients after fine-tuning."""
+        """Evaluate clients with their next download, after fine-tuning for ``epochs``."""
         clients = [client for client in clients if client not in totals.unscored]
         self._stages.begin("evaluate", clients)
         observer = self.observer if epochs is None else None
@@ -275,21 +275,24 @@ class Federation:
                 self._stages.leave_unscored(lost, odd, totals)
         self._who.scored(number, totals.scores, totals.unscored)
 
-    def _evaluate_unseen(self, number: int, totals: Totals) -> None:
-        """Evaluate unseen clients; after the last round also fine-tuned."""
+    def _evaluate_apart(self, number: int, totals: Totals) -> None:
+        """Evaluate unseen clients; after the last round fine-tune these, or all without any."""
         unseen, settings, epochs_by_figure = self._who.members.unseen, self.plan.settings, {}
         if unseen:
             epochs_by_figure["unseen_accuracy"] = 0
-        if unseen and settings.fine_tune and number + 1 == settings.rounds:
+        if settings.fine_tune and number + 1 == settings.rounds:
             epochs_by_figure["fine_tuned_accuracy"] = settings.fine_tune
         untrained = {*self.plan.split(self.trial).untrained} if unseen else set()
         for name, epochs in epochs_by_figure.items():
             unseen_totals = Totals(unscored=totals.unscored)
-            tested = [c for c in unseen if not epochs or c not in untrained]
+            clients = unseen or self._who.members.numbers(number)
+            tested = [c for c in clients if not epochs or c not in untrained]
             if not tested:
                 continue
             self.evaluate_clients(tested, number, unseen_totals, epochs)
             totals.apart[name] = unseen_totals.scores
+            if epochs and (held := unseen_totals.apart.get(VALIDATION)):
+                totals.apart[TUNED_VALIDATION] = held
             totals.spend(unseen_totals.seconds)
             totals.failures |= unseen_totals.failures
         # No figure has a lost client.

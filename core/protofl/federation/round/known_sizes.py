@@ -51,6 +51,8 @@ class KnownSizes:
 
     def __init__(self, plan: Plan, trial: int, learned: dict[str, Any]) -> None:
         self._plan, self._split, self._learned = plan, plan.split(trial), learned
+        self._train_sizes: list[int] = self._split.train_sizes.tolist()
+        self._test_sizes: list[int] = self._split.test_sizes.tolist()
         self._counts: tuple[Tensor, Tensor] | None = None
         phases = plan.composition.phases(plan.info)
         self._phases = [phase for phase in phases if plan.composition.terms_of(phase)]
@@ -61,12 +63,12 @@ class KnownSizes:
 
     def train(self, client: int) -> int | None:
         """Return the number of a client's training samples; None if it is not known."""
-        size = int(self._split.train_sizes[client])
+        size = self._train_sizes[client]
         return size or (None if self._plan.data.elsewhere else 0)
 
     def test(self, client: int) -> int | None:
         """Return the number of a client's test samples; None if it is not known."""
-        size = len(self._split.test(client))
+        size = self._test_sizes[client]
         if not size and self._plan.data.elsewhere:
             guesses = self._plan.data.guesses
             return guesses[client][1] or None if guesses else None

@@ -7,7 +7,7 @@ would be left out in its place. The median of the clients' norms does not follow
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 import torch
@@ -38,15 +38,12 @@ FAR_COUNTS = 100.0
 """Largest ratio of a client's counts per sample to the median over clients, or to 1."""
 
 
-def outliers(
-    values: Mapping[int, float], ratio: float, among: Collection[int] | None = None
-) -> dict[int, tuple[float, float]]:
+def outliers(values: Mapping[int, float], ratio: float) -> dict[int, tuple[float, float]]:
     """Return the clients whose value is far above the median of all.
 
     Args:
         values: {client: value}, not negative.
         ratio: Largest ratio to the median.
-        among: The clients that are judged; all if None.
 
     Returns:
         {client: its value, and the median}; empty with fewer than `LEAST` clients.
@@ -54,8 +51,7 @@ def outliers(
     if len(values) < LEAST:
         return {}
     usual = median(values.values())
-    judged = values if among is None else among
-    return {c: (values[c], usual) for c in judged if values[c] > ratio * usual}
+    return {c: (value, usual) for c, value in values.items() if value > ratio * usual}
 
 
 def unusual_norms(uploads: Mapping[int, Mapping[str, Tensor]]) -> dict[int, Fault]:

@@ -106,8 +106,8 @@ class Participation:
         while len(reachable := members.intersection(pool.present())) < least:
             if (left := end - time.monotonic()) <= 0:
                 raise RunFailure(
-                    f"{len(reachable)} of {len(members)} clients can be reached in round {round}, "
-                    f"and --min-clients asks for {least}",
+                    f"{len(reachable)} of {len(members)} clients can be reached in round "
+                    f"{round + 1}, and --min-clients asks for {least}",
                     f"missing: {listed(sorted(members - reachable))}",
                     "continue when they are back, with a lower --min-clients, or with a longer "
                     "--wait-for-clients",
@@ -148,7 +148,7 @@ class Participation:
             if not asked:
                 came = "no client was asked"
             raise RunFailure(
-                f"{came} in round {round}, and --min-clients asks for {least}",
+                f"{came} in round {round + 1}, and --min-clients asks for {least}",
                 f"absent: {named(absent)}" if absent else "",
                 do,
             )
@@ -166,7 +166,7 @@ class Participation:
             RunFailure: It did.
         """
         if lost and not scores:
-            what = f"no client was evaluated in round {round}"
+            what = f"no client was evaluated in round {round + 1}"
             raise RunFailure(what, f"lost: {named(lost)}", "continue when they are back")
 
     def hear(self, replies: Mapping[int, TrainReply]) -> None:
@@ -208,7 +208,7 @@ def check_participation(plan: Plan) -> None:
         )
     if settings.patience and settings.fine_tune:
         raise UsageError(
-            f"--patience {settings.patience}: unseen clients are fine-tuned after the last round, "
+            f"--patience {settings.patience}: clients are fine-tuned after the last round, "
             "which is not known in advance",
             do="take --fine-tune 0, or leave --patience out",
         )

@@ -61,7 +61,7 @@ class Predictions:
                 if which == "last" and trial == trials[-1]:
                     continue  # a later round follows
                 of = f" of trial {trial}" if plan.settings.trials > 1 else ""
-                note(f"the predictions of round {chosen.round}{of} ({which}) are not recorded")
+                note(f"the predictions of round {chosen.round + 1}{of} ({which}) are not recorded")
 
     def take(self, client: int, counts: Payload) -> None:
         """Take a client's predictions out of the counts of its evaluation."""

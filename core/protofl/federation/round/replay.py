@@ -39,7 +39,7 @@ def recorded_clients(plan: Plan, folder: str | Path) -> dict[tuple[int, int], Ro
     lacking = next((at for t in trials for r in rounds if (at := (t, r)) not in rows), None)
     if lacking is not None:
         raise UsageError(
-            f"{where}: its record has no round {lacking[1]} of trial {lacking[0]}",
+            f"{where}: its record has no round {lacking[1] + 1} of trial {lacking[0]}",
             do="take fewer --rounds, or a run that has them",
         )
     seed = config["seed"]
@@ -56,7 +56,7 @@ def recorded_clients(plan: Plan, folder: str | Path) -> dict[tuple[int, int], Ro
         members.start(trial)
         if strange := {*line["answered"]}.difference(members.numbers(round)):
             raise UsageError(
-                f"--participants-from: client {min(strange)} took part in round {round} of "
+                f"--participants-from: client {min(strange)} took part in round {round + 1} of "
                 f"trial {trial}, and is unseen here, or comes later",
                 do="give the same --unseen and --join-round as that run had",
             )

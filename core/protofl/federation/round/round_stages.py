@@ -124,10 +124,11 @@ class Stages:
     @contextmanager
     def _ordered(self, stage: str, jobs: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
         """Yield the jobs of a stage in the order in which they start; call `take` for each."""
-        plan, sizes = self._plan, self._plan.split(self.trial).train_sizes
+        plan = self._plan
+        sizes: list[int] = plan.split(self.trial).train_sizes.tolist()
 
         def cost(job: ClientJob) -> float:
-            return -int(sizes[job.client]) * plan.cost(plan.info.architecture_of(job.client))
+            return -sizes[job.client] * plan.cost(plan.info.architecture_of(job.client))
 
         in_order = sorted(jobs, key=cost)  # costly first; results do not depend on the order
         with self.profile.span("waiting for workers", "server"):

@@ -16,7 +16,7 @@ STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "chec
 MOST = 1000
 """Clients whose accuracies are in a line of the record, at most."""
 
-VALIDATION = "validation_accuracy"
+VALIDATION, TUNED_VALIDATION = "validation_accuracy", "fine_tuned_validation_accuracy"
 
 LOST = ("absent", "unfollowed", "unscored", "failures")
 
@@ -185,7 +185,7 @@ class Totals:
         line: dict[str, Any] = {}
         for name, scores in self.apart.items():
             line |= _accuracy(scores, name)
-            if name != VALIDATION and len(scores) <= MOST:
+            if name not in (VALIDATION, TUNED_VALIDATION) and len(scores) <= MOST:
                 each = {c: correct / count for c, (correct, count) in scores.items()}
                 line[f"client_{name.replace('accuracy', 'accuracies')}"] = by_client(each)
         return line

@@ -141,7 +141,8 @@ class ServerSide:
             payload = self.next_download(client)
             same = payload.keys() == last.keys() and all(payload[k] is last[k] for k in last)
             if not same or codec.each:
-                with self._within(f"encode_download, client {client}, round {self.state.round}"):
+                place = f"encode_download, client {client}, round {self.state.round + 1}"
+                with self._within(place):
                     floats, blob = codec.pack(payload, server=self.view, client_id=client)
                 last = payload
             if counted:
@@ -154,7 +155,7 @@ class ServerSide:
     @torch.no_grad()
     def next_download(self, client: int) -> Payload:
         """Return what a client would download now, as it is before it is encoded."""
-        with self._within(f"download_payload, client {client}, round {self.state.round}"):
+        with self._within(f"download_payload, client {client}, round {self.state.round + 1}"):
             arguments = {"server": self.view, "client_id": client}
             return Payload(self._plan.composition.call("download_payload", **arguments))
 
@@ -174,7 +175,7 @@ class ServerSide:
         """Run aggregation and training on the server; return the figures of ``--measure``."""
         state, composition, view = self.state, self._plan.composition, self.view
         with global_stream(state.seed, "server", state.round):
-            with self._within(f"receive_uploads, round {state.round}"):
+            with self._within(f"receive_uploads, round {state.round + 1}"):
                 hook, expect, sent = "receive_uploads", self.validation.replaced.check, uploads
                 uploads = composition.pass_on(hook, "uploads", uploads, expect, server=view)
                 for client, upload in uploads.items():
@@ -183,7 +184,7 @@ class ServerSide:
             if not uploads:
                 return {}
             for hook in ("server_aggregate", "server_train"):
-                place = self._within(f"{hook}, round {state.round}")
+                place = self._within(f"{hook}, round {state.round + 1}")
                 with state.profile.span(hook, "server"), place:
                     update = composition.call(hook, server=view, uploads=uploads)
                     expect_finite(update, f"{hook} of {' and '.join(composition.makers(hook))}")
@@ -207,7 +208,7 @@ class ServerSide:
             table, known = global_state.table("prototypes", self._plan.info.num_classes)
             extra["prototype_margin"] = finite(float(functional.nearest_margin(table, known)))
         extra |= self._server_accuracy(totals)
-        with self._within(f"end_round, round {self.state.round}"):
+        with self._within(f"end_round, round {self.state.round + 1}"):
             ended = self._plan.composition.lifecycle("end_round", server=self.view)
         for figures in ended.values():
             extra |= {key: finite(value) for key, value in as_floats(figures or {}).items()}
@@ -215,7 +216,7 @@ class ServerSide:
 
     def end_trial(self) -> str:
         """Return why the trial ends after this round; empty if it goes on."""
-        with self._within(f"end_trial, round {self.state.round}"):
+        with self._within(f"end_trial, round {self.state.round + 1}"):
             reasons = self._plan.composition.lifecycle("end_trial", server=self.view)
         return "; ".join(f"{owner}: {reason}" for owner, reason in reasons.items() if reason)
 
@@ -225,7 +226,7 @@ class ServerSide:
         wanted = self.state.evaluates and self._plan.settings.eval_server
         if test is None or not wanted:
             return {}
-        with self._within(f"global_models, round {self.state.round}"):
+        with self._within(f"global_models, round {self.state.round + 1}"):
             models_by_method = self._plan.composition.lifecycle("global_models", server=self.view)
             each = [models for models in models_by_method.values() if models]
             start = time.perf_counter()
@@ -336,7 +337,7 @@ def book_losses(
         for term in diverged(reply.sums):
             stages.note(f"client {client}: its {term} loss is NaN or infinite")
         if client in odd:
-            description = f"client {client} reports {odd[client]} in round {number}"
+            description = f"client {client} reports {odd[client]} in round {number + 1}"
             stages.note(f"{description}: train_loss is without it")
         else:
             totals.add_losses(reply)

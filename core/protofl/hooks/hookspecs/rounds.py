@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from protofl import backends, schedules
-    from protofl.hooks.views.run_info import TrackedRun
+    from protofl.hooks.views.tracked_run import TrackedRun
     from protofl.system.options.plugin_options import Config
 
 
@@ -39,8 +39,8 @@ class ClientSamplerSpec:
     ) -> Sequence[int]:
         """Return the numbers of the participants, each once, in any order.
 
-        The hook is also called before a run, for round 0, to find errors in its options and files
-        before training.
+        The hook is also called before a run, for the first round, to find errors in its options
+        and files before training.
 
         Args:
             round: The round.

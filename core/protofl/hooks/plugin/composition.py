@@ -25,7 +25,7 @@ from protofl.hooks.hookspecs.method import (
 )
 from protofl.hooks.plugin.loss import Loss, Watch
 from protofl.hooks.plugin.members import Member, Term, bound_to, chosen_terms
-from protofl.hooks.plugin.providers import Baseline, HookWrapper, MergedProviders
+from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.transport.encoding import Codec, coding_of
 from protofl.hooks.transport.return_values import expect_returned
 from protofl.hooks.transport.rules import Declarations
@@ -206,15 +206,21 @@ class Composition:
         manager = _OfOneHook(hook)
         manager.add_hookspecs(MethodSpec)
         provider = self.provider(hook)
-        one = Baseline() if provider == BASELINE else self.members[provider].instance
-        makers = [self.members[name] for name in self.makers(hook)]
-        merged = MergedProviders({m.name: m.call for m in makers if hook in m.hooks})
-        manager.register(merged if hook in self.beside else one)
-        around = [member for member in self.transforms if hook in member.hooks]
-        if around:
+        if hook in self.beside:
+            from protofl.hooks.plugin.merging import MergedProviders
+
+            makers = [self.members[name] for name in self.makers(hook)]
+            manager.register(MergedProviders({m.name: m.call for m in makers if hook in m.hooks}))
+        else:
+            manager.register(
+                Baseline() if provider == BASELINE else self.members[provider].instance
+            )
+        if around := [member for member in self.transforms if hook in member.hooks]:
+            from protofl.hooks.plugin.merging import HookWrapper
+
             manager.register(HookWrapper(" and ".join(self.makers(hook))))
-        for member in around:
-            manager.register(HookWrapper(member.name, member.call))
+            for member in around:
+                manager.register(HookWrapper(member.name, member.call))
         caller: pluggy.HookCaller = getattr(manager.hook, hook)
         return caller
 

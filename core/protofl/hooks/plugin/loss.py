@@ -123,7 +123,7 @@ class Loss:
                         value = _copied(value, name, source)
                     terms[source.labels[name]] = value
         if not terms:
-            do = "drop fewer terms: round 0 needs one"
+            do = "drop fewer terms: the first round needs one"
             raise RunFailure("no method returned a loss term", do=do)
         return terms
 

@@ -72,9 +72,13 @@ class Choice:
         """Return a hook with the arguments that it takes, its options among them."""
         function = getattr(self.instance, hook)
         arguments["config"] = self.config
+        return partial(function, **{name: arguments[name] for name in self._taken(hook, function)})
+
+    def _taken(self, hook: str, function: Callable[..., Any]) -> tuple[str, ...]:
+        """Return the arguments that a hook takes."""
         if hook not in self._arguments:  # signatures are slow, and some hooks run at every step
             self._arguments[hook] = (*inspect.signature(function).parameters,)
-        return partial(function, **{name: arguments[name] for name in self._arguments[hook]})
+        return self._arguments[hook]
 
     def call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
         """Call a hook (see `bound`); return None if the plugin does not implement it."""
@@ -210,7 +214,7 @@ class Member(Choice):
         return LossSource(
             self.name,
             function,
-            tuple(inspect.signature(function).parameters),
+            self._taken("local_loss", function),
             client.bound_to(self.name).learner(),
             labels,
             frozenset(self.terms),

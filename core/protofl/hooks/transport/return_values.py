@@ -89,13 +89,15 @@ def expect_returned(hook: str, owner: str, returned: Any, arguments: Mapping[str
         RunFailure: The return value is wrong; the error names the hook, the value, and an example.
         UsageError: The same, for a hook that is called before a run starts.
     """
+    if returned is None and hook not in NEEDED:
+        return
     who = f"{owner}.{hook}"
     if inspect.iscoroutine(returned) or inspect.isgenerator(returned):
         returned.close()
         do = f"write def {hook}(self, …) without async and yield"
         raise RunFailure(f"{who} returned {description(returned)}", "hooks are plain functions", do)
     spec = RETURNED.get(hook)
-    if spec is None or (returned is None and hook not in NEEDED):
+    if spec is None:
         return
     wrong = BadUpload if hook == "upload_payload" else UsageError if hook in BEFORE else RunFailure
     near, do = f"expected {spec.expected}", f"return {spec.example}"

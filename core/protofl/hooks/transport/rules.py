@@ -84,13 +84,14 @@ def refused_upload(client: int, round: int, fault: Fault) -> RunFailure:
         "shape": f"declare a dimension that varies in the method's uploads (pf.Key), or {skip}",
     }
     kind = Diverged if fault.rule in ("finite", "bound") else RunFailure
-    what = f"client {client} sent {fault.problem} in round {round}"
+    what = f"client {client} sent {fault.problem} in round {round + 1}"
     return kind(what, fault.requirement, do.get(fault.rule, skip))
 
 
 def skipped_upload(client: int, round: int, fault: Fault) -> str:
     """Return the note for an upload that is skipped."""
-    return f"client {client} sent {fault.problem} in round {round} ({fault.rule}): it is left out"
+    what = f"client {client} sent {fault.problem} in round {round + 1}"
+    return f"{what} ({fault.rule}): it is left out"
 
 
 def expect_finite(

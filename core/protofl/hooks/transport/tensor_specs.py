@@ -12,7 +12,7 @@ from protofl.hooks.models.architecture import Architecture
 from protofl.hooks.transport.rules import Declarations, Fault
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.keys import Key
-from protofl.hooks.wire.weights import weight_views
+from protofl.hooks.wire.payload import weight_views
 from protofl.system.files.tensors import TYPES, TensorEntry
 
 Header = Mapping[str, TensorEntry]

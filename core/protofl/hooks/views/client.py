@@ -118,7 +118,7 @@ class Client(Learner[ConfigT], StatefulView):
 
     def bound_to(self, owner: str) -> Client[Any]:
         """Return the same client as another method of the composition sees it."""
-        return Client(self._state, owner)
+        return self if owner == self._owner else Client(self._state, owner)
 
     def learner(self) -> Learner[ConfigT]:
         """Return the view of the client for ``local_loss``."""
@@ -128,6 +128,11 @@ class Client(Learner[ConfigT], StatefulView):
     def id(self) -> int:
         """The client's number, from 0."""
         return self._state.id
+
+    @property
+    def architecture(self) -> str:
+        """The name of the client's architecture."""
+        return self._state.architecture.name
 
     def _of_samples(self, name: str) -> ClientState:
         """Return the client's state, for an attribute that depends on its training samples.

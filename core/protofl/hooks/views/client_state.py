@@ -20,7 +20,7 @@ from protofl.data.tasks import Task
 from protofl.errors import UsageError
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import forward_flops
-from protofl.hooks.models.modules import ModuleSlot, restored
+from protofl.hooks.models.modules import ModuleSlot, restored, set_mode
 from protofl.hooks.views.run_info import Phase, RunInfo
 from protofl.hooks.wire.payload import Payload
 from protofl.system.transfers import keep_apart
@@ -253,9 +253,9 @@ class ClientState(SideState):
         for BatchNorm.
         """
         training = training and len(self.train) >= LEAST
-        self.model.train(training)
+        set_mode(self.model, training)
         for _, slot in self.slots():
-            slot.module.train(training and slot.train)
+            set_mode(slot.module, training and slot.train)
 
     @torch.no_grad()
     def train_features(self, features: Features | None = None) -> tuple[Tensor, Tensor]:
@@ -269,7 +269,8 @@ class ClientState(SideState):
         self.set_mode(False)
         chunks = self.train.chunks(self.architecture.eval_batch)
         rows = torch.cat([(features or self.model.features)(x) for x in chunks])
-        self.set_mode(training)
+        if training:
+            self.set_mode(True)
         wide = torch.promote_types(rows.dtype, torch.float32)  # float64 stays float64
         result = rows.to(wide), self.train.y
         if features is None:

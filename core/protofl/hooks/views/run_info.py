@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError
@@ -17,7 +14,6 @@ from protofl.hooks.models.architecture import (
     native_width,
     unset_model,
 )
-from protofl.system.files.tables import flat
 from protofl.system.randomness import global_stream
 
 
@@ -31,7 +27,7 @@ class Phase:
         epochs: Passes over the data, perhaps a fraction; None for the run's ``--local-epochs``.
         when: ``before_upload``, or ``after_server``: the participants get this round's
             download, train, and are then evaluated with it.
-        needs: A key of the download; without it the phase is skipped (round 0).
+        needs: A key of the download; without it the phase is skipped (the first round).
         rows: A key of the download, or of the method's ``client.state``, with the rows of the data
             on which the phase trains; all rows if it is None or in neither. ``batch.index`` counts
             within these rows.
@@ -39,6 +35,8 @@ class Phase:
             the phase is skipped. Empty: all.
         trains: The parts of the client that the phase updates: ``extractor``, ``head``, and names
             of modules (`Client.add_module`). Empty: all trained parts.
+        fine_tunes: The parts that the phase updates in fine-tuning (``--fine-tune``), such as a
+            head that it keeps in rounds. Empty: those of ``trains``.
     """
 
     name: str = "private"
@@ -49,6 +47,7 @@ class Phase:
     rows: str | None = None
     terms: tuple[str, ...] = ()
     trains: tuple[str, ...] = ()
+    fine_tunes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check ``data`` and ``when``."""
@@ -249,69 +248,3 @@ class Cards(Mapping[int, ClientCard]):
 
     def __len__(self) -> int:
         return self._info.num_clients
-
-
-_PLACES = ("trial", "round")
-"""The keys of a row that identify its round."""
-
-
-@dataclass(frozen=True)
-class TrackedRun:
-    """A run that is tracked.
-
-    Attributes:
-        key: Its permanent key, which a resumed run keeps. Letters and digits.
-        name: Its name to show, that of its folder.
-        group: The name of a group of runs (a sweep's name); may be empty.
-        folder: Its folder, absolute.
-        config: The content of ``config.json``: all options but the trackers', versions, the data.
-        trials: Number of trials.
-        rounds: Rounds of a trial.
-        rows: The recorded rows in order; empty for a new run.
-    """
-
-    key: str
-    name: str
-    group: str
-    folder: Path
-    config: Mapping[str, Any]
-    trials: int
-    rounds: int
-    rows: Sequence[Mapping[str, Any]] = ()
-
-    def step(self, row: Mapping[str, Any]) -> int:
-        """Return the step of a row: its round, counted from 1 in each trial."""
-        return int(row["round"]) + 1
-
-    def trial(self, row: Mapping[str, Any]) -> str:
-        """Return ``trial-0`` and so on; empty for a run with one trial."""
-        return f"trial-{row['trial']}" if self.trials > 1 else ""
-
-    def figures(self, row: Mapping[str, Any]) -> dict[str, float]:
-        """Return the figures of a row.
-
-        Args:
-            row: A row of ``metrics.jsonl``.
-
-        Returns:
-            {name: number} of all numbers except those of single clients, with nested names:
-            ``test_accuracy``, ``loss_terms/ce``, ``seconds/train``, ``metrics/macro-f1/all``,
-            ``participants``. Null values are left out.
-        """
-        return {
-            name: float(value)
-            for name, value in flat({k: v for k, v in row.items() if k not in _PLACES}, "/").items()
-            if isinstance(value, (int, float)) and not isinstance(value, bool)
-            if math.isfinite(value) and not name.rpartition("/")[2].isdecimal()  # a client's
-        }
-
-    def parameters(self) -> dict[str, str | int | float | bool]:
-        """Return ``config`` as {name: plain value}, such as ``options.fedproto.lambda``.
-
-        Lists become strings. Empty and null values are left out.
-        """
-        return {
-            name: ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
-            for name, value in flat(self.config).items()
-            if value not in (None, "", [], ())
-        }

@@ -35,7 +35,7 @@ class Server(MethodView[ConfigT], StatefulView):
 
     def bound_to(self, owner: str) -> Server[Any]:
         """Return the same server as another plugin of the composition sees it."""
-        return Server(self._state, owner)
+        return self if owner == self._owner else Server(self._state, owner)
 
     @property
     def malicious(self) -> frozenset[int]:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from protofl.errors import RunFailure
 from protofl.hooks.views.client_state import ClientState
 from protofl.hooks.views.server_state import ServerState
-from protofl.hooks.wire.payload import GlobalState, Payload
-from protofl.hooks.wire.weights import load_weights, weight_views
+from protofl.hooks.wire.payload import GlobalState, Payload, weight_views
 from protofl.system.files.tensors import Packed, pack_state, unpack_state
 
 VALIDATION = "(gate)"
@@ -95,6 +94,8 @@ def unpack(
     Raises:
         RunFailure: The packed tensors hold another module.
     """
+    from protofl.hooks.wire.weights import load_weights
+
     tensors, header = packed
     starts = tuple(f"{name}/" for name in modules)
     for key in tensors:

@@ -28,10 +28,11 @@ class Key:
 
     Attributes:
         shape: The shape of the tensor, and its type unless it is floating point: ``[n, K]``,
-            ``[] int``, ``as the parameter``. n is the number of rows by class, N of public samples,
-            C of all classes, K of features. The rows of ``[N, …]`` are those of the public samples,
-            and K of ``[n, K]`` may differ between architectures (``--feature-dim native``). The
-            length of ``[C]`` and ``[K]`` is checked; that of another first dimension is free.
+            ``[] int``, ``as the parameter``; or ``[K, K] float64`` where float32 would not do. n is
+            the number of rows by class, N of public samples, C of all classes, K of features. The
+            rows of ``[N, …]`` are those of the public samples, and K of ``[n, K]`` may differ
+            between architectures (``--feature-dim native``). The length of ``[C]`` and ``[K]`` is
+            checked; that of another first dimension is free.
         meaning: The content of the tensor.
         reveals: What a curious server learns from it about the client's data; empty to say what
             the shape implies (`reveals_of`).

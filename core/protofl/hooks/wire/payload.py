@@ -15,7 +15,7 @@ import numpy as np
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from protofl.errors import MissingKey, RunFailure, WrongShape
 from protofl.functional.precision import in_float64
@@ -366,3 +366,11 @@ class GlobalState(Payload):
             if class_key in self.keys() and class_key not in update:
                 del self[class_key]  # its rows are those of the update's own ``classes`` now
         self.update(keep_apart({**update}))
+
+
+def weight_views(module: nn.Module, prefix: str, *, buffers: bool = True) -> dict[str, Tensor]:
+    """Return a module's parameters and buffers by wire names, without copies."""
+    named: dict[str, Tensor] = {f"{prefix}/{name}": p for name, p in module.named_parameters()}
+    if buffers:
+        named |= {f"{prefix}/buffer/{name}": b for name, b in module.named_buffers()}
+    return {name: tensor.detach() for name, tensor in named.items()}

@@ -10,16 +10,8 @@ from torch import Tensor, nn
 
 from protofl.errors import MissingKey, WrongShape
 from protofl.functional.precision import in_float64
-from protofl.hooks.wire.payload import Payload
+from protofl.hooks.wire.payload import Payload, weight_views
 from protofl.system.transfers import gathered, has_streams, spread, to_device
-
-
-def weight_views(module: nn.Module, prefix: str, *, buffers: bool = True) -> dict[str, Tensor]:
-    """Return a module's parameters and buffers by wire names, without copies."""
-    named: dict[str, Tensor] = {f"{prefix}/{name}": p for name, p in module.named_parameters()}
-    if buffers:
-        named |= {f"{prefix}/buffer/{name}": b for name, b in module.named_buffers()}
-    return {name: tensor.detach() for name, tensor in named.items()}
 
 
 def pack_weights(module: nn.Module, prefix: str, *, buffers: bool = True) -> Payload:

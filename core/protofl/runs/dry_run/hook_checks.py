@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
@@ -18,7 +18,6 @@ from protofl.federation.plan.plan import Plan
 from protofl.hooks.discovery.kinds import spec_hooks
 from protofl.hooks.plugin.loss import NO_GRADIENT, WITH_GRADIENT, LossSource, Watch
 from protofl.hooks.transport.return_values import UPDATES
-from protofl.runs.dry_run.effect_checks import EffectChecks
 from protofl.runs.dry_run.payload_checks import FoundLater, PayloadChecks, expect_finite_weights
 from protofl.runs.dry_run.randomness_checks import GlobalRandomness, LossCalls
 from protofl.runs.dry_run.state_checks import (
@@ -29,6 +28,9 @@ from protofl.runs.dry_run.state_checks import (
     expect_state,
     weights_as_they_are,
 )
+
+if TYPE_CHECKING:
+    from protofl.runs.dry_run.effect_checks import EffectChecks
 
 READING = ("download_payload", "inference", "global_models")
 """Hooks that are called any number of times and write nothing."""
@@ -52,6 +54,16 @@ _INSIDE = {
 """Notes about calls inside a loss."""
 
 
+def _effect_checks(plan: Plan) -> EffectChecks | None:
+    """Return the checks of effects; None for one method that does not train on the server."""
+    methods = plan.composition.methods
+    if len(methods) == 1 and "server_train" not in methods[0].hooks:
+        return None
+    from protofl.runs.dry_run.effect_checks import EffectChecks
+
+    return EffectChecks(plan)
+
+
 class HookChecks(Watch):
     """Executes hook calls and checks them against the rules for plugin authors.
 
@@ -67,7 +79,7 @@ class HookChecks(Watch):
         members = plan.composition.members.values()
         self._missing_keys, self._plugins = missing_keys, PluginState(members)
         self.randomness, self._sending = GlobalRandomness(), PayloadChecks(plan)
-        self._effects = EffectChecks(plan)
+        self._effects = _effect_checks(plan)
         self.notes: dict[str, str] = {}
         self._terms: dict[str, Tensor] = {}
         self._later: RunFailure | None = None
@@ -94,7 +106,7 @@ class HookChecks(Watch):
             self._expect_finite_terms()
         before = _kept(hook, arguments)
         do = partial(self.randomness.watched, who, hook, do)
-        result = self._effects.call(hook, server, do)
+        result = self._effects.call(hook, server, do) if self._effects else do()
         try:
             written = changed(before, _kept(hook, arguments))
             if written:
@@ -125,7 +137,7 @@ class HookChecks(Watch):
 
     def options(self, configs: Mapping[str, Any]) -> dict[str, Any]:
         """Return options that note which hook reads them."""
-        return self._effects.options(configs)
+        return self._effects.options(configs) if self._effects else {**configs}
 
     # --- losses -----------------------------------------------------------------------------------
 
@@ -138,7 +150,8 @@ class HookChecks(Watch):
         before = as_it_is(source.constants)
         do = partial(inside.entered, partial(source.function, *arguments))
         do = partial(self.randomness.watched, who, "local_loss", do)
-        result: Mapping[str, Tensor] = self._effects.call("local_loss", None, do)
+        effects = self._effects
+        result: Mapping[str, Tensor] = effects.call("local_loss", None, do) if effects else do()
         for kind, place in inside.found.items():
             self.notes.setdefault(f"{kind} of {who}", f"{who} {_INSIDE[kind].format(place)}")
         written = changed(before, as_it_is(source.constants))
@@ -213,7 +226,8 @@ class HookChecks(Watch):
                     WITH_GRADIENT,
                 )
         self.randomness.conclude()
-        self.notes |= dict(self._effects.notes())
+        if self._effects:
+            self.notes |= dict(self._effects.notes())
 
 
 def _kept(hook: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -146,13 +146,7 @@ class LossCalls(TorchFunctionMode):
         self.found: dict[str, str] = {}
         self._modules = 0
 
-    def __torch_function__(
-        self,
-        func: Any,  # noqa: ANN401 - torch's
-        types: Any,  # noqa: ANN401
-        args: Any = (),  # noqa: ANN401
-        kwargs: Any = None,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - torch's
         """Note a call of torch, and carry it out."""
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         if name in NUMBERS:

@@ -12,7 +12,7 @@ from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.method import MERGED_HOOKS
 from protofl.hooks.plugin.loss import WITH_GRADIENT
 from protofl.hooks.plugin.members import Term
-from protofl.hooks.plugin.providers import SHARED
+from protofl.hooks.plugin.merging import SHARED
 from protofl.hooks.transport.encoding import Form, declared_form
 from protofl.hooks.views.client import Client, Learner
 from protofl.hooks.views.client_state import StatefulView
@@ -69,7 +69,7 @@ def hint(error: BaseException, hook: str, round: int, plugins: Collection[type])
         return "leave out operations whose name ends in _: they overwrite what the gradient needs"
     if isinstance(error, KeyError) and round == 0 and not server:
         return (
-            "in round 0 nothing has been received yet: return {} from before_training, and leave "
+            "in round 1 nothing has been received yet: return {} from before_training, and leave "
             "out the term (if constants: …)"
         )
     if "Expected all tensors to be on the same device" in message:
@@ -188,7 +188,7 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: s
         do = f"return pf.class_rows(known, {rows[0]}=table) there: rows, and whose they are"
     elif not on_server and _round_of(error.place) == 0 and cause.key in declared:
         do = (
-            f"round 0 has no download: check before reading it, if {cause.key!r} in client.received"
+            f"round 1 has no download: check before reading it, if {cause.key!r} in client.received"
         )
     elif cause.lacks == "shape" and method:
         do = f"take it from the method that reads it: --use {sender}={method}"
@@ -198,9 +198,9 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: s
 
 
 def _round_of(place: str) -> int:
-    """Return the round in the place of an error; -1 without one."""
+    """Return the round, from 0, in the place of an error; -1 without one."""
     last = place.rpartition("round ")[2]
-    return int(last) if last.isdigit() else -1
+    return int(last) - 1 if last.isdigit() else -1
 
 
 def _shapes(sent: Form) -> str:

@@ -21,6 +21,7 @@ from protofl.federation.round.federation import Federation
 from protofl.federation.round.participation import Participation
 from protofl.hooks.models.architecture import has_batch_norm
 from protofl.hooks.views.snapshots import pack_server
+from protofl.records.client_lines import SplitRecord, client_lines
 from protofl.records.failure import record_divergence
 from protofl.records.layout import (
     PARTITION,
@@ -29,7 +30,6 @@ from protofl.records.layout import (
     check_free,
     fresh_folder,
 )
-from protofl.records.reading import Reading
 from protofl.records.result import (
     Result,
     is_best,
@@ -145,6 +145,7 @@ class _Lifecycle:
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
     _engine_trial: dict[str, Any] | None = None
     _notes: list[str] = field(default_factory=list)
+    _splits: list[SplitRecord] = field(default_factory=list)
     _beside: bool = False
     """True if a thread commits a round while the next one trains."""
 
@@ -215,7 +216,7 @@ class _Lifecycle:
             The plan, the hosts, and what the dry run has learned of payloads.
         """
         if self.plan.settings.backend == "auto":
-            from protofl.runs.lifecycle.automatic_choices import choose_backend
+            from protofl.runs.lifecycle.backend_choice import choose_backend
 
             keeps_workers = self.idle is not None
             self.plan = choose_backend(self.plan, self._note, keeps_workers=keeps_workers)
@@ -280,7 +281,7 @@ class _Lifecycle:
             with self.profile.span("dry run", "start"):
                 learned = dry_run(plan, self._recorded_note, beside_models.append)
         if plan.settings.engine == "auto":
-            from protofl.runs.lifecycle.automatic_choices import choose_engine
+            from protofl.runs.lifecycle.engine_choice import choose_engine
 
             with self.profile.span("engine trial", "start"):
                 choice = choose_engine(plan)
@@ -315,6 +316,7 @@ class _Lifecycle:
         """Write counts and hash of every trial's split, and the preparation of the samples."""
         plan = self.plan
         record = partition_record([plan.split(trial) for trial in plan.split_trials], plan.data)
+        self._splits = [record, *record["trials"]]
         write_json(self.folder.path / PARTITION, record)
         preparation = plan.preparation(plan.split_trials)
         if preparation is not None:
@@ -422,7 +424,8 @@ class _Lifecycle:
         (self.folder.path / SESSION).unlink(missing_ok=True)  # where it ran is not its result
         profile = self.profile.summary()
         accuracies = recorded_accuracies(self.folder.rows) | self.accuracies
-        clients = Reading.of(self.folder.path).clients
+        splits = {row.trial: self._splits[row.trial % len(self._splits)] for row in rows}
+        clients = client_lines(splits, recorded_accuracies(rows), plan.info.names_by_client)
         result = Result(self.folder.rows, summary, accuracies, self.folder.path, profile, clients)
         self.progress(events.Finished(result, self.plan))
         return result

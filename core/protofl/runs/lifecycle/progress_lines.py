@@ -9,6 +9,7 @@ from protofl.data.task_names import balanced_text, below_guess, score_text
 from protofl.federation import events
 from protofl.federation.events import Event
 from protofl.records.row import Row
+from protofl.system.formatting import count, round_word
 from protofl.system.options.settings import Settings
 
 
@@ -40,14 +41,16 @@ class Lines:
         self._score = plan.data.task.score_name
         s, about = plan.settings, plan.info
         to_stderr(
-            f"{s.method} · {s.models} · {s.dataset}: {about.num_clients} clients, {s.rounds} rounds"
+            f"{s.method} · {s.models} · {s.dataset}: {about.num_clients} clients, "
+            f"{count(s.rounds, round_word(s.timing))}"
         )
         for note in plan.all_notes:
             to_stderr(f"note: {note}")
         for row in event.folder.rows:
             self._take(row)
         if event.folder.rows and not event.folder.finished:
-            to_stderr(f"resuming after {len(event.folder.rows)} finished rounds")
+            done = count(len(event.folder.rows), f"finished {round_word(s.timing)}")
+            to_stderr(f"resuming after {done}")
 
     def _take(self, row: Row) -> bool:
         """Store a round's accuracy; return True if it is the best of its trial."""
@@ -61,9 +64,9 @@ class Lines:
 
 
 def where(trial: int, round: int, settings: Settings) -> str:
-    """Return ``round 3/10``, or ``trial 1/2 round 3/10`` if there are several trials."""
+    """Return ``round 3/10``, or ``trial 1/2 step 3/10`` with several trials and without rounds."""
     trials = f"trial {trial + 1}/{settings.trials} " if settings.trials > 1 else ""
-    return f"{trials}round {round + 1}/{settings.rounds}"
+    return f"{trials}{round_word(settings.timing)} {round + 1}/{settings.rounds}"
 
 
 def round_line(row: Row, settings: Settings, *, better: bool, score: str = "accuracy") -> str:
@@ -77,9 +80,12 @@ def round_line(row: Row, settings: Settings, *, better: bool, score: str = "accu
     """
     accuracy, loss = row.test_accuracy, row.train_loss
     scored = "not evaluated" if accuracy is None else score_text(row.metrics, score, accuracy)
+    honest = row.honest_accuracy
     return (
         f"{where(row.trial, row.round, settings)}: {scored}{' (best)' if better else ''}, "
-        f"{balanced_text(row.metrics)}loss {'not finite' if loss is None else f'{loss:.3f}'}"
+        + (f"honest clients {honest:.1%}, " if honest is not None else "")
+        + (f"{len(row.absent)} absent, " if row.absent else "")
+        + f"{balanced_text(row.metrics)}loss {'not finite' if loss is None else f'{loss:.3f}'}"
     )
 
 
@@ -100,4 +106,4 @@ def guess_warning(event: events.Finished) -> str:
     mean = event.result.summary["mean"]
     score = event.plan.data.task.score_name
     text = below_guess(score, mean["final_test_accuracy"], mean.get("majority_accuracy"))
-    return f"last round: {text}" if text else ""
+    return f"last {round_word(event.plan.settings.timing)}: {text}" if text else ""

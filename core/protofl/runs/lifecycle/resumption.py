@@ -12,18 +12,22 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.federation.plan.plan import Plan
 from protofl.hooks.discovery.registry import installed
-from protofl.records.layout import SESSION, check_resumable
+from protofl.records.layout import CONFIG, MANIFEST, SESSION
 from protofl.records.row import round_after
 from protofl.records.run_folder import RunFolder
 from protofl.runs.request.request import Request, sources_in
-from protofl.runs.results.changes import check_same_data, check_same_files, describe_changes
+from protofl.runs.results.changes import (
+    check_same_data,
+    check_same_files,
+    check_unchanged,
+    describe_changes,
+)
 from protofl.system.consent import check_recorded, is_data_folder
 from protofl.system.files.atomic import default_data_dir
 from protofl.system.files.checksums import read_json
 from protofl.system.files.home import expand_user
 from protofl.system.files.lock import folder_lock
 from protofl.system.options.parsing import (
-    check_unchanged,
     merge_nested,
     merge_options,
     options_in,
@@ -55,7 +59,11 @@ def continued(
     """
     assert request.out is not None
     place = expand_user(request.out)
-    check_resumable(place)
+    if not any((place / name).exists() for name in (CONFIG, MANIFEST)):
+        raise UsageError(
+            f"--resume: {place} is not a run folder (it has no {CONFIG})",
+            do="give the folder of an interrupted run with --out",
+        )
     until.enter_context(folder_lock(place.absolute(), "--resume --out"))
     folder = RunFolder.reopen(request.out)
     recorded = folder.config()
@@ -180,10 +188,10 @@ def take_up(folder: RunFolder, plan: Plan, note: Callable[[str], None]) -> RunFo
     folder = with_more(folder, recorded, plan)
     lines = describe_changes(recorded, plan) if folder.commit and not folder.finished else []
     if damage := folder.settle():
-        row = f"round {folder.commit.round}" if folder.commit else "the beginning"
+        row = f"round {folder.commit.round + 1}" if folder.commit else "the beginning"
         lines.append(damage if folder.finished else f"{damage}; the run continues from {row}")
     elif was_cut:
-        number = round_after(folder.rows, recorded["rounds"])
+        number = round_after(folder.rows, recorded["rounds"]) + 1
         lines.append(f"the run ended without a summary in round {number}")
     if asks_for_more(recorded, plan):
         now = {key: getattr(plan.settings, key) for key in EXTENDED}
@@ -240,7 +248,7 @@ def with_more(folder: RunFolder, recorded: Mapping[str, Any], plan: Plan) -> Run
     result = RunFolder.reopen(folder.path, extend=True, back=True)
     if len(result.rows) == len(folder.rows):
         raise UsageError(
-            f"--rounds {rounds}: round {most - 1} would have to be trained again without the "
+            f"--rounds {rounds}: round {most} would have to be trained again without the "
             "evaluation of a last round, and the round before it is not kept any more",
             do=_ANEW,
         )

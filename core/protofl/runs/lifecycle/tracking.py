@@ -12,7 +12,7 @@ from protofl.federation import events
 from protofl.federation.events import Event, Progress
 from protofl.federation.plan.plan import Plan
 from protofl.hooks.plugin.members import Choice
-from protofl.hooks.views.run_info import TrackedRun
+from protofl.hooks.views.tracked_run import TrackedRun
 from protofl.records.layout import TRACKING
 from protofl.records.run_folder import RunFolder
 from protofl.system.files.atomic import write_json

@@ -18,7 +18,7 @@ def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None
     """Return the plan of a request, checked: what it asks for can be done with these data.
 
     ``--engine auto`` on a GPU and ``--backend auto`` remain until the run measures them, after the
-    dry run (`protofl.runs.lifecycle.automatic_choices`).
+    dry run (`protofl.runs.lifecycle`).
 
     Args:
         request: What is asked for.

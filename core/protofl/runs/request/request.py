@@ -14,7 +14,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.hooks.discovery.registry import Registry
-from protofl.runs.request.plugin_names import Extra, name_plugins, with_names
+from protofl.runs.request.plugin_names import Extra, gives_classes, with_names, without_classes
 from protofl.system.consent import allow_folder, check_output, is_data_folder, is_inside
 from protofl.system.files.tables import read_table
 from protofl.system.options.parsing import (
@@ -125,7 +125,7 @@ def read_request(
     _check_is_no_file(typed.get("method"))
     check_texts([typed, config, out])
     typed = by_option(typed)
-    typed, notes = name_plugins(typed, "" if config is not None else file, extra)
+    typed, notes = _named(typed, "" if config is not None else file, extra)
     place = None if out is None else Path(out)
     allow_folder(typed.get("data_dir"))
     about: dict[str, Any] = {"extra": extra or {}, "notes": tuple(notes)}
@@ -145,6 +145,17 @@ def read_request(
         set_by={key: who for key, who in below.set_by.items() if key not in above},
         **about,
     )
+
+
+def _named(
+    typed: Mapping[str, Any], file: str, extra: Extra | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Replace places of classes by names; see `program_classes.name_plugins`."""
+    if not gives_classes(typed):
+        return without_classes(typed), []
+    from protofl.runs.request.program_classes import name_plugins
+
+    return name_plugins(typed, file, extra)
 
 
 def _below(
@@ -183,7 +194,7 @@ def _below(
         out = Path(str(place))
     if not isinstance(quiet, bool):
         raise UsageError(f"{where}: quiet is {quiet!r}", do="write true or false")
-    options, _ = name_plugins(options, source or where)
+    options, _ = _named(options, source or where)
     options = parse_options(options, str(typed.get("method") or options.get("method") or ""))
     check_names(options, f"option in {where}:", ("out", "quiet"))
     sources = sources_in(table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from protofl.errors import UsageError
@@ -188,3 +188,31 @@ def check_same_files(recorded: Mapping[str, Any], plan: Plan) -> None:
             f"{name} is not the file with which the run began",
             do="restore it, or start a new run",
         )
+
+
+def check_unchanged(
+    recorded: Mapping[str, Mapping[str, Any]],
+    repeated: Mapping[str, Mapping[str, Any]],
+    free: Container[str],
+) -> None:
+    """Check that options given again on resume equal those of the run.
+
+    Args:
+        recorded: The plugins' options in the run.
+        repeated: The plugins' options that are given again.
+        free: Plugins whose options may differ.
+
+    Raises:
+        UsageError: An option differs, or does not name its plugin.
+    """
+    for owner, values in repeated.items():
+        for key, value in values.items() if owner not in free else ():
+            if not owner:
+                do = "with --resume write --set NAME.KEY=VALUE"
+                raise UsageError(f"--set {key}={value} does not name a plugin", do=do)
+            was = recorded.get(owner, {}).get(key)
+            if str(was).lower() != str(value).lower():
+                raise UsageError(
+                    f"--set {owner}.{key}={value} differs from the run's {was}",
+                    do="leave it out, or start a new run in another folder",
+                )

@@ -22,11 +22,11 @@ def check_kept_weights(plan: Plan) -> None:
             do="leave one of them out",
         )
     largest = int(text.split(",")[-1])
-    if kind == "rounds" and largest >= rounds:
+    if kind == "rounds" and largest > rounds:
         raise UsageError(
             f"{asked}: this run has no round {largest}",
-            f"it has {count(rounds, 'round')}, from 0 to {rounds - 1}",
-            f"name rounds up to {rounds - 1}, or take more --rounds",
+            f"it has {count(rounds, 'round')}",
+            f"name rounds up to {rounds}, or take more --rounds",
         )
     if kind == "every" and largest > rounds:
         raise UsageError(

@@ -232,7 +232,7 @@ class RequestedRun:
 def _has(run: Reading, trial: int, rounds: int) -> bool:
     """Return True if a run has the first rounds of a trial, with an evaluated last round.
 
-    Unseen clients, if any, must have been fine-tuned after that round.
+    Clients that are to be fine-tuned must have been so after that round.
     """
     rows = run.rows_of(trial)[:rounds]
     whole = [row.round for row in rows] == [*range(run.asked_of(trial, rounds))]

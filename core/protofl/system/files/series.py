@@ -94,7 +94,7 @@ class Series:
                 entry.check.require(self._folder / entry.file)
                 kept[place] = entry
             except Damaged as problem:
-                lost.append(f"{problem.what}: round {place[1]} is lost")
+                lost.append(f"{problem.what}: round {place[1] + 1} is lost")
         if kept != self.entries or not self._cut:
             with atomic_replacement(self._journal) as temporary:
                 temporary.write_text(
@@ -136,7 +136,7 @@ class Series:
             trial, round = place
             rounds = [r for t, r in self.entries if t == trial]
             near = f"rounds of trial {trial}: {_listed(rounds) or 'none'}"
-            raise UsageError(f"{self._folder} has no round {round} of trial {trial}", near)
+            raise UsageError(f"{self._folder} has no round={round} of trial {trial}", near)
         entry = self.entries[place]
         entry.check.require(self._folder / entry.file)
         return read_tensors(self._folder / entry.file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +13,7 @@ from protofl.errors import UsageError
 JOINS = "write --join-round N[:SHARE][,…]: 20, 20:0.3, 10:0.2,20:0.2"
 """The form of ``--join-round``."""
 
-KEPT = "write --keep-weights every:10, rounds:0,4,9 or none; rounds count from 0"
+KEPT = "write --keep-weights every:10, rounds:1,5,10 or none"
 """The form of ``--keep-weights``."""
 
 _JOIN = re.compile(r"(\d{1,8})(?::(\d*\.?\d+(?:e-?\d+)?|\d+/\d+))?")
@@ -104,34 +104,6 @@ def merge_nested(
     return {k: {**base.get(k, {}), **over.get(k, {})} for k in (*base, *over)}
 
 
-def check_unchanged(
-    recorded: Mapping[str, Mapping[str, Any]],
-    repeated: Mapping[str, Mapping[str, Any]],
-    free: Container[str],
-) -> None:
-    """Check that options given again on resume equal those of the run.
-
-    Args:
-        recorded: The plugins' options in the run.
-        repeated: The plugins' options that are given again.
-        free: Plugins whose options may differ.
-
-    Raises:
-        UsageError: An option differs, or does not name its plugin.
-    """
-    for owner, values in repeated.items():
-        for key, value in values.items() if owner not in free else ():
-            if not owner:
-                do = "with --resume write --set NAME.KEY=VALUE"
-                raise UsageError(f"--set {key}={value} does not name a plugin", do=do)
-            was = recorded.get(owner, {}).get(key)
-            if str(was).lower() != str(value).lower():
-                raise UsageError(
-                    f"--set {owner}.{key}={value} differs from the run's {was}",
-                    do="leave it out, or start a new run in another folder",
-                )
-
-
 def read_share(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
     """Return ``1/20`` as 0.05; other values unchanged."""
     if not isinstance(value, str):
@@ -193,7 +165,8 @@ def read_kept(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
     numbers = [*filter(None, text.split(","))]
     if not colon or kind not in ("every", "rounds"):
         raise UsageError(f"--keep-weights {value}: expected every:N or rounds:R,R,…", do=KEPT)
-    if wrong := next((each for each in numbers if not re.fullmatch(r"[0-9]{1,8}", each)), None):
+    form = r"[0-9]{1,8}" if kind == "every" else r"[1-9][0-9]{0,7}"
+    if wrong := next((each for each in numbers if not re.fullmatch(form, each)), None):
         raise UsageError(f"--keep-weights {value}: {wrong!r} is not the number of a round", do=KEPT)
     if not numbers or (kind == "every" and (len(numbers) > 1 or int(numbers[0]) < 1)):
         wanted = "one number, from 1" if kind == "every" else "at least one round"
@@ -204,12 +177,12 @@ def read_kept(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
 def kept_rounds(text: str, rounds: int) -> list[int]:
     """Return the rounds, from 0, of a text from `read_kept`, of the first ``rounds`` rounds.
 
-    ``every:N`` stands for rounds N − 1, 2N − 1, …, those after which N, 2N, … rounds are done.
+    The text counts rounds from 1: ``every:N`` stands for rounds N, 2N, ….
     """
     kind, _, numbers = text.partition(":")
     if kind == "every":
         return [*range(int(numbers) - 1, rounds, int(numbers))]
-    return [number for number in map(int, filter(None, numbers.split(","))) if number < rounds]
+    return [number - 1 for number in map(int, filter(None, numbers.split(","))) if number <= rounds]
 
 
 def read_rounds(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it

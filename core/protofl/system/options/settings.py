@@ -58,13 +58,16 @@ class Settings(Strict):
         1.0, "Class-balanced part of the samples for the clients: a share (1/20) or a number",
         affects="data", metavar="N|1/N", usual="all", gt=0
     )
+    train_size: Share = federation(
+        0.75, "Training samples of a client: a share or, from 1, a number; the others test it",
+        affects="data", metavar="N|SHARE", gt=0
+    )
     partition: str = federation(
         "dirichlet", "The partitioner", affects="data", metavar="NAME", chooses="partitioner",
         step_time=False, common=True
     )
     clients: int = federation(
-        20, "Clients M", affects="data", usual="the data set's, otherwise 20", step_time=False,
-        common=True, ge=1, le=10_000_000
+        20, "Clients M", affects="data", step_time=False, common=True, ge=1, le=10_000_000
     )
     participation: float = federation(
         1.0, "Share of clients in a round, ρ", step_time=False, common=True, gt=0, le=1
@@ -82,8 +85,8 @@ class Settings(Strict):
         affects="data", metavar="SHARE|N", usual="none", ge=0
     )
     fine_tune: int | None = federation(
-        None, "Epochs for which unseen clients are trained at the end",
-        usual="10 times --local-epochs, rounded up", ge=0, le=1_000_000
+        None, "Epochs for which unseen clients, or all if none is unseen, are trained at the end",
+        usual="10 times --local-epochs for unseen clients, otherwise 0", ge=0, le=1_000_000
     )
     join_round: Joins = federation(
         None, "Rounds from which further clients take part, and the share of clients that join",
@@ -112,7 +115,7 @@ class Settings(Strict):
         metavar="RUN|FILE", usual="drawn from the seed", step_time=False
     )
     rounds: int = federation(
-        100, "Rounds T", affects="extent", usual="the data set's, otherwise 100", resume=True,
+        100, "Rounds T", affects="extent", resume=True,
         sweep=True, step_time=False, common=True, ge=1, le=10_000_000
     )
     patience: int = federation(
@@ -134,7 +137,7 @@ class Settings(Strict):
         "--set optimizer.KEY=VALUE", metavar="NAME", common=True
     )
     lr: float = training(
-        0.01, "Learning rate η", usual="the data set's or the group's, otherwise 0.01",
+        0.01, "Learning rate η", usual="or the group's, otherwise 0.01",
         step_time=False, common=True, gt=0
     )
     lr_schedule: Literal["constant", "step", "cosine", "exponential"] = training(
@@ -149,7 +152,7 @@ class Settings(Strict):
         0.0, "Clip the gradient norm of the model, and of each further module (0: off)", ge=0
     )
     feature_dim: PositiveInt | Literal["native"] = training(
-        512, "Feature width K, or native", metavar="N|native", usual="the group's", common=True
+        512, "Feature width K, or native", metavar="N|native", usual="or the group's", common=True
     )
     drop_last: bool = training(False, "Leave out the last, smaller batch")
     shuffle: bool = training(True, "Shuffle the training samples every epoch")
@@ -247,7 +250,7 @@ class Settings(Strict):
     # --- record and screen ---
     validation: Share = record(
         0.0, "Share of each client's training samples to hold out for choosing a round",
-        affects="data", metavar="SHARE", usual="none", ge=0, le=0.5
+        affects="data", metavar="SHARE", usual="none", ge=0, lt=1
     )
     eval_every: int = record(
         1, "Rounds between evaluations", affects="digits", step_time=False, common=True, ge=1
@@ -266,7 +269,7 @@ class Settings(Strict):
         affects="nothing"
     )
     keep_weights: KeptRounds = record(
-        "", "Further rounds of each trial, counted from 0, whose weights are kept",
+        "", "Further rounds of each trial whose weights are kept",
         affects="nothing", metavar="every:N|rounds:R,R", usual="none"
     )
     on_bad_upload: Literal["stop", "skip"] = record(

@@ -290,7 +290,7 @@ def test_a_node_that_tells_nothing_can_claim_no_more_than_at_first(tmp_path, fil
     assert [row.absent for row in run.record] == [{"1": "skipped"}, {}, {"1": "skipped"}, {}]
     said = capsys.readouterr().err
     assert "client 1 sent 'counts' with 20000000 samples; the usual number is 58" in said
-    assert "client 1 sent 'counts' with 400 samples, it has at most 200 in round 2" in said
+    assert "client 1 sent 'counts' with 400 samples, it has at most 200 in round 3" in said
 
 
 @pytest.mark.slow

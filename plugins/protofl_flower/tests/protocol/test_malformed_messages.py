@@ -84,7 +84,7 @@ def test_a_wrong_answer_makes_its_client_absent_and_no_other(what):
     assert note.startswith("node-a: it sent a wrong answer: ") and words in note, note
     assert type(found[1]).__name__ == "TrainReply"
     pool, _ = pool_of(replies(wrong, reply()), clients=2)
-    with pytest.raises(pf.RunFailure, match="node-a, train of client 0 in round 0: "):
+    with pytest.raises(pf.RunFailure, match="node-a, train of client 0 in round 1: "):
         [*pool.run([Train(c, 0) for c in range(2)])]
 
 

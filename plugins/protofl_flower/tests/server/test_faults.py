@@ -105,7 +105,7 @@ def test_nodes_that_are_gone_for_a_while_are_waited_for(tmp_path, nodes, monkeyp
     assert lines(local) == lines(found)
     same_state(local, found)
     transport.online = lambda: {"a": 0}
-    with pytest.raises(pf.RunFailure, match="2 of 4 clients can be reached in round 0") as caught:
+    with pytest.raises(pf.RunFailure, match="2 of 4 clients can be reached in round 1") as caught:
         given |= {"wait_for_clients": 0}
         run_on(transport, "fedproto", out=tmp_path / "again", **given)
     assert "missing: 1, 3" in str(caught.value)

@@ -110,7 +110,7 @@ def test_a_resumed_run_goes_on_from_the_versions_of_its_checkpoint(tmp_path, dat
     local = pf.run("fedproto", backend="local", out=tmp_path / "local", **options)
     out = tmp_path / "deployed"
     fates = {(key, 2, "before_upload"): 5 for key in nodes}
-    with pytest.raises(pf.RunFailure, match="0 of 4 clients answered in round 2"):
+    with pytest.raises(pf.RunFailure, match="0 of 4 clients answered in round 3"):
         deployed("fedproto", nodes, fates, out=out, **options)
     again = {key: node(tmp_path, key, data_dir) for key in nodes}
     found, _ = deployed(None, again, out=out, resume=True)
@@ -311,7 +311,7 @@ def test_a_node_limits_evaluations_and_withholds_losses(plan, data_dir, tmp_path
     assert trained["kind"] == "TrainReply" and trained["sums"] == {}
     each = [answer(job("Evaluate") | {"blob": 0})[0] for _ in range(3)]
     assert [found.get("kind") for found in each] == ["EvaluateReply", "EvaluateReply", None]
-    assert "more than 2 evaluations of client 0 after round 0" in each[2]["failure"]["what"]
+    assert "more than 2 evaluations of client 0 after round 1" in each[2]["failure"]["what"]
     strict = node(tmp_path, "a", data_dir, most_evaluations=2)  # a restart forgets nothing
     assert "more than 2" in answer(job("Evaluate") | {"blob": 0})[0]["failure"]["what"]
     assert answer(job("Evaluate", round=1) | {"blob": 0})[0]["kind"] == "EvaluateReply"

@@ -266,7 +266,7 @@ def test_the_run_waits_for_nodes_before_it_ends(tmp_path, nodes):
     assert next(looks, None) is None
     assert [row.participants for row in rows] == [3, 3, 3]
     transport.online = lambda: {}
-    with pytest.raises(pf.RunFailure, match="no client was asked in round 3"):
+    with pytest.raises(pf.RunFailure, match="no client was asked in round 4"):
         deployed(transport, None, tmp_path / "deployed", resume=True, rounds=4, wait_for_clients=0)
 
 

@@ -127,7 +127,7 @@ def compare(here: Path, there: Path, accuracy: float) -> list[tuple[str, str]]:
         keys = sorted({*line, *other})
         if wrong := [key for key in keys if line.get(key) != other.get(key)]:
             raise pf.RunFailure(
-                f"the deployed run differs from local in round {line['round']}: {', '.join(wrong)}"
+                f"deployed and local differ in round {line['round'] + 1}: {', '.join(wrong)}"
             )
     if len(simulated) != len(deployed):
         raise pf.RunFailure(f"the deployed run has {len(deployed)} rounds, local {len(simulated)}")

@@ -239,7 +239,7 @@ class Node:
             raise MalformedMessage(f"round is {str(number)[:40]!r}, of {rounds}")
         if self._files.count_evaluation(client, self._trial, 2 * number + tuned) > most:
             raise MalformedMessage(
-                f"more than {most} evaluations of client {client} after round {number} "
+                f"more than {most} evaluations of client {client} after round {number + 1} "
                 "(rule: [policy] most_evaluations)"
             )
 

@@ -16,12 +16,12 @@ import protofl as pf
 from protofl_flower.node.local_data import LocalData
 
 TAKEN = (
-    "method models architectures dataset subset partition clients participation sampling unseen "
-    "fine_tune generator rounds patience local_epochs batch_size optimizer lr lr_schedule momentum "
-    "weight_decay clip feature_dim drop_last shuffle augment precision public options use add drop "
-    "transforms seed trials hold_split same_init deterministic engine job_limit validation "
-    "eval_every eval_clients on_bad_upload upload_limit upload_bound on_lost_client "
-    "measure metrics observe observe_samples record_predictions malicious classes"
+    "method models architectures dataset subset train_size partition clients participation "
+    "sampling unseen fine_tune generator rounds patience local_epochs batch_size optimizer lr "
+    "lr_schedule momentum weight_decay clip feature_dim drop_last shuffle augment precision "
+    "public options use add drop transforms seed trials hold_split same_init deterministic engine "
+    "job_limit validation eval_every eval_clients on_bad_upload upload_limit upload_bound "
+    "on_lost_client measure metrics observe observe_samples record_predictions malicious classes"
 ).split()
 """Options that a node takes as they are, if no rule refuses them."""
 
