@@ -62,7 +62,7 @@ def round_done(run, number, accuracy):
 
 def rows(screen, wanted, count):
     screen(events.RunStarted(wanted))
-    screen(events.RunPlanned(wanted, 10, 1, 0))
+    screen(events.OfRun(wanted, events.RunPlanned(10, 1, 0, Path("x"))))
     for number in range(count):
         screen(round_done(wanted, number, number / 10))
 

@@ -143,7 +143,7 @@ CASES = [
     "reproduce --list",
     "reproduce table.toml --runs repeated --at-once 0",
     "reproduce table.toml --runs repeated --plan",
-    "reproduce benchmark/htfl --scale smoke --no-run --columns digits-series",
+    "reproduce benchmark/regimes --scale smoke --no-run --columns four-b05-n30",
     "compare runs",
     "compare runs --out comparison.md",
     "evaluate runs/fedproto wine",

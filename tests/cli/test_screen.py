@@ -41,7 +41,9 @@ def test_the_last_table_shows_the_accuracy_of_the_server_and_of_the_honest():
     }
     mean = {key: value for key, value in trial.items() if "round" not in key}
     result = SimpleNamespace(summary={**trial, "rounds": 3, "trials": [trial], "mean": mean})
-    _, rows = result_rows(result, SimpleNamespace(data=CLASSES))
+    _, rows = result_rows(
+        result, SimpleNamespace(data=CLASSES, settings=SimpleNamespace(timing="rounds"))
+    )
     assert rows[3:] == [
         ["best server accuracy", "70.00% after 2 of 3 rounds"],
         ["final server accuracy", "60.00%"],
@@ -72,7 +74,9 @@ def screen(monkeypatch):
     monkeypatch.setattr("protofl_cli.screens.screen.time", SimpleNamespace(monotonic=lambda: 100.0))
     screen = Screen()
     screen._bar = Drawn()
-    screen._plan = SimpleNamespace(settings=SimpleNamespace(rounds=2, trials=1), data=CLASSES)
+    screen._plan = SimpleNamespace(
+        settings=SimpleNamespace(rounds=2, trials=1, timing="rounds"), data=CLASSES
+    )
     return screen
 
 
@@ -191,7 +195,8 @@ def test_a_round_that_is_saved_during_the_next_one_has_its_own_time(screen, monk
             "protofl_cli.screens.screen.time", SimpleNamespace(monotonic=lambda: seconds)
         )
 
-    row = {"seconds": {"total": 1, "train": 1, "setup": 0, "evaluate": 1}, "train_loss": 0.5}
+    seconds = {"total": 1, "train": 1, "setup": 0, "evaluate": 1}
+    row = {"trial": 0, "seconds": seconds, "train_loss": 0.5}
     screen._bar.live = False
     screen(events.RoundStarted(0, 0))
     at(130.0)

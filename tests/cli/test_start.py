@@ -153,13 +153,13 @@ def test_help_shows_the_options_that_are_used_most(cli, monkeypatch):
 
 
 def test_help_of_run_says_ranges_and_defaults(cli, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "220")
     output = cli("run", "--help-all").output
     for words in (
         "> 0, ≤ 1; default: 1",
-        "constant | step | cosine | exponential; default: constant",
+        "constant | step | cosine | exponential; default: the data set's, otherwise constant",
         "default: digits",
-        "> 0 | native; default: the group's",
+        "> 0 | native; default: the data set's, or the group's",
         "N|off",
     ):
         assert words in output

@@ -139,7 +139,7 @@ LOSSES = {
     "0.0 for a term that is not there yet": lambda terms, batch, output: {"align": 0.0, **terms},
     "a term that `terms` lacks": lambda terms, batch, output: {**terms, "mse": terms["ce"]},
     "too few terms": lambda terms, batch, output: {"ce": terms["ce"]},
-    "a term unguarded in round 0": lambda terms, batch, output: {"align": terms["align"], **terms},
+    "a term unguarded in round 1": lambda terms, batch, output: {"align": terms["align"], **terms},
     "the logarithm of 0": align(lambda term, batch, output: (term - term).log()),
     "the root of 0": align(lambda term, batch, output: (term - term).sqrt()),
     "`.backward()`": lambda terms, batch, output: terms["ce"].backward() or terms,

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.runs.request.plugin_names import kind_of
+from protofl.runs.request.program_classes import kind_of
 from protofl.testing import (
     BackendContract,
     DatasetContract,
@@ -203,6 +203,24 @@ def test_a_method(plugin, check, why):
     assert why in failures(MethodContract, plugin, check)[check]
 
 
+class Numbers(Prototypes):
+    """Makes a number of a tensor, which engines that replay steps cannot follow."""
+
+    terms = {"ce": "cross-entropy"}
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output):
+        scale = 2.0 if output.logits.max().item() > 1e9 else 1.0
+        return {"ce": scale * cross_entropy(output.logits, batch.y)}
+
+
+def test_an_engine_that_trains_nothing_itself_is_not_passed():
+    names = dict.fromkeys({*checks_of(MethodContract)} - {"test_every_engine_equals_eager"})
+    chosen = type("Chosen", (MethodContract,), {"plugin": Numbers, **names})
+    (found,) = run_checks(chosen)
+    assert found.outcome == "skipped" and "cnn is trained by eager" in found.why
+
+
 class Dividing(Prototypes):
     """Fails with more than two clients."""
 
@@ -227,7 +245,7 @@ class OneList(Prototypes):
         (
             Dividing,
             "nothing_undeclared_leaves_a_client",
-            "server_aggregate, round 0: ZeroDivisionError",
+            "server_aggregate, round 1: ZeroDivisionError",
         ),
     ],
 )

@@ -44,4 +44,4 @@ def test_what_is_said_of_downloads():
         change, _ = hostile_uploads.DOWNLOADS[what]
         with pytest.raises(pf.RunFailure) as caught:
             host.handle(Train(1, 0, blob=change(hostile_uploads.DOWNLOAD)))
-        assert caught.value.what == f"download, client 1, round 0: it holds {said}", what
+        assert caught.value.what == f"download, client 1, round 1: it holds {said}", what

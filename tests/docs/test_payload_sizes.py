@@ -74,11 +74,11 @@ def test_nothing_measured_gives_no_sum():
 def by_hand(shape, sizes):
     """Return the bytes that a shape may have, read apart from the code; None if unknown."""
     found = []
-    for inside, kind in re.findall(r"\[([^\]]*)\]\s*(int|bool)?", shape):
+    for inside, kind in re.findall(r"\[([^\]]*)\]\s*(int|bool|float64)?", shape):
         names = [name.strip() for name in inside.split(",") if name.strip()]
         if not sizes.keys() >= {*names}:
             return None
-        item = {"int": 8, "bool": 1, "": 4}[kind]
+        item = {"int": 8, "float64": 8, "bool": 1, "": 4}[kind]
         found.append(item * prod(sizes[name] for name in names))
     return found or None
 

@@ -41,6 +41,12 @@ def test_a_row_says_what_was_compared(method):
 
 
 @pytest.mark.parametrize("method", ROWS)
+def test_clients_start_alike_where_they_do_in_the_published_code(method):
+    config = Registry().load("method", method).Config
+    assert config.official.get("same_init", False) == ROWS[method].get("same_init", False)
+
+
+@pytest.mark.parametrize("method", ROWS)
 def test_the_page_has_the_line_of_its_row(method):
     page = (DOCS / f"reference/methods/{method}.md").read_text(encoding="utf-8")
     assert f"<!-- generated: options {method} -->" in page

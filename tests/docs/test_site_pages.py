@@ -58,18 +58,6 @@ def plain(code):
     return re.sub(r"\s+", "", code).replace(",)", ")")
 
 
-def test_equations_wrap_below_their_formula():
-    code = '<div class="highlight"><pre><span></span><code>{}</code></pre></div>'
-    html = site_methods.equations(code.format("P̂^c  F(e^c)   (Eq. 2)\n     (prose)\n"))
-    lines = re.findall(r'--hang: (\d+)ch">(.*?)\n</span>', html)
-    assert lines == [
-        ("5", 'P̂^c  F(e^c) <span class="number">(Eq. 2)</span>'),
-        ("5", "     (prose)"),
-    ]
-    command = code.format("protofl run fedtgp  # trains\n")
-    assert site_methods.equations(command) == command
-
-
 # --- hooks ------------------------------------------------------------------------------------
 
 

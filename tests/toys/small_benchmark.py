@@ -14,29 +14,29 @@ dataset = "few"
 partition = "dirichlet"
 clients = 3
 rounds = 3
-patience = 2
 validation = 0.2
 batch-size = 32
 feature-dim = 16
 backend = "local"
-measure = ["global-accuracy"]
 keep = "current"
 checkpoint-every = "off"
 
 [columns.equal]
-label = "equal nets"
+label = "n = 10"
+group = "equal nets"
 models = "cnn4"
 
 [columns.unequal]
-label = "two nets"
+label = "n = 10"
+group = "two nets"
 models = "htcnn8"
 
 [tuning]
-rounds = 2
-rates = [0.05, 0.2]
-factors = [10.0]
-rate-factors = [2.0]
+search-seeds = [100]
 seeds = [0, 1]
+rates = [0.05, 0.2]
+steps = 0
+factors = [0.0, 10.0]
 
 [tuning.weights]
 fedproto = { lambda = 0.1 }

@@ -30,7 +30,7 @@ class Halting:
         self.left = rounds
 
     def __call__(self, event):
-        if is_round(event) and not event.before:
+        if is_round(event):
             self.left -= 1
             if self.left == 0:
                 raise Halted

@@ -125,13 +125,13 @@ FORGERIES = {
     "empty record of a single trial": (bytes_of("runs/base/metrics.jsonl", b""), "has 0 lines"),
     "rows of another trial": (
         rows(lambda lines: [line | {"trial": 1 - line["trial"]} for line in lines]),
-        "line 1 is round 0 of trial 1",
+        "line 1 is round 1 of trial 1",
     ),
     "renumbered rounds": (
         rows(lambda lines: [line | {"round": line["round"] + 5} for line in lines]),
-        "line 1 is round 5 of trial 0",
+        "line 1 is round 6 of trial 0",
     ),
-    "last round dropped": (rows(lambda lines: lines[:-1]), "round 1 of trial 1 follows"),
+    "last round dropped": (rows(lambda lines: lines[:-1]), "round 2 of trial 1 follows"),
     "summary of 99 %": (best, "summary.json: best_test_accuracy is 0.99"),
     "publication of 99 %": (
         table("publication.json", put("runs", 0, "final_test_accuracy", value=0.99)),
@@ -139,7 +139,7 @@ FORGERIES = {
     ),
     "page of 99 %": (text("index.html", "</h1>", " 99 %</h1>"), "index.html is not what the runs"),
     # more of our own: rows
-    "doubled row": (rows(lambda lines: [lines[0], *lines]), "line 2 is round 0 of trial 0"),
+    "doubled row": (rows(lambda lines: [lines[0], *lines]), "line 2 is round 1 of trial 0"),
     "extra round": (
         rows(lambda lines: [*lines, lines[-1] | {"round": 2}]),
         "says no further line",
@@ -148,7 +148,7 @@ FORGERIES = {
         rows(lambda lines: [*lines, lines[-1] | {"round": 0, "trial": 2}]),
         "says no further line",
     ),
-    "rows in another order": (rows(lambda lines: lines[::-1]), "line 1 is round 1 of trial 1"),
+    "rows in another order": (rows(lambda lines: lines[::-1]), "line 1 is round 2 of trial 1"),
     "trial dropped with its configuration": (one_trial, "summary.json: trials.1"),
     "trial dropped from all but the texts": (
         second_trial_removed_everywhere_but_the_page,
@@ -156,14 +156,14 @@ FORGERIES = {
     ),
     "fewer rounds configured": (
         table("runs/ours/config.json", put("rounds", value=1)),
-        "line 2 is round 1 of trial 0",
+        "line 2 is round 2 of trial 0",
     ),
     "patience that did not end it": (
         several(
             table("runs/ours/config.json", put("patience", value=1)),
             rows(lambda lines: [lines[0], lines[2]]),
         ),
-        "line 2 is round 0 of trial 1",
+        "line 2 is round 1 of trial 1",
     ),
     "accuracies removed": (
         rows(lambda lines: [line.pop("test_accuracy") and None for line in lines] and lines),

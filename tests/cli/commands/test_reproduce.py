@@ -148,7 +148,7 @@ def test_a_plan_starts_nothing(done, cli):
     shown = cli("reproduce", folder / "table.toml", "--plan", "--rounds", "3", *words)
     assert shown.exit_code == 0, shown.output
     assert re.search(r"local, practical +1 +2 of 3", shown.output)
-    assert "2, 0 of them finished" in shown.output and "hours with one host" in shown.output
+    assert "2, 0 of them finished" in shown.output and "in one process on cpu" in shown.output
     assert pf.load_run(folder / "runs" / next((folder / "runs").glob("local*"))).rounds_done == 2
 
 

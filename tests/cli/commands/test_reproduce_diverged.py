@@ -122,7 +122,7 @@ def test_the_best_of_the_rounds_that_were_finished(broken):
     assert len(rows) == 2 and entry.state == "broken off"
     assert entry.mean == pytest.approx(100 * max(row["test_accuracy"] for row in rows))
     assert entry.partial == "2 of 4 rounds, diverged"
-    assert "'x' with NaN or infinity in round 2" in entry.why
+    assert "'x' with NaN or infinity in round 3" in entry.why
     assert broken["local", "a"].state == "done" and not broken["local", "a"].partial
 
 
@@ -130,7 +130,7 @@ def test_the_best_of_the_rounds_that_were_finished(broken):
 def test_it_is_marked_wherever_it_is_shown(broken, reproductions, cli):
     mean = f"{broken['fickle', 'a'].mean:.1f}"
     marked = f"{mean} (2 of 4 rounds, diverged)"
-    note = "'x' with NaN or infinity in round 2"
+    note = "'x' with NaN or infinity in round 3"
     text = as_text(broken, "md")
     assert marked in text and note in text
     first = next(csv.DictReader(as_text(broken, "csv").splitlines()))
@@ -152,7 +152,7 @@ def test_it_is_done_again_only_where_that_is_asked_for(broken, reproductions, cl
     before = times()
     shown = cli("reproduce", reproduction, *reproductions.words())
     assert shown.exit_code == 1 and times() == before
-    assert "in round 2 (in an earlier run; --again repeats it)" in " ".join(shown.output.split())
+    assert "in round 3 (in an earlier run; --again repeats it)" in " ".join(shown.output.split())
     planned = cli("reproduce", reproduction, "--plan", *reproductions.words())
     assert "2 of 4, diverged" in planned.output
     again = cli("reproduce", reproduction, "--again", *reproductions.words())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -14,9 +15,11 @@ import pytest
 
 import protofl as pf
 from protofl.federation.round.federation import Federation
+from protofl.hooks.discovery.registry import Registry
 from protofl.system.formatting import size_text
 from protofl_cli.commands.run import _to_continue
-from protofl_cli.screens.render import Bars
+from protofl_cli.options.run_options import OF_DATA
+from protofl_cli.screens.render import Bars, waiting
 
 LAST_TABLE = (
     "best on test samples (as the papers)",
@@ -61,10 +64,16 @@ def test_one_client_has_no_spread(cli, tiny):
         assert "±" not in result.output and "std" not in result.output
 
 
-def test_the_header_leaves_out_options_that_have_no_value(cli, tiny):
+def test_a_run_without_rounds_has_steps_and_no_options_without_a_value(cli, tiny, tmp_path):
     result = cli("run", "fedproto", *tiny, "--schedule", "buffered", "--devices", "tiers")
     assert result.exit_code == 0, result.output
     assert re.search(r"schedule +buffered\(a=0.5, mixing=1\)", result.output)
+    assert "2 steps, up to 3 of 3 clients in training" in result.output
+    assert "step 2/2:" in result.output and "round" not in result.output.partition("step 1/2:")[2]
+    for words in ("last step ", "upload a step ", "staleness of uploads  +mean ", "clients idle "):
+        assert re.search(words, result.output), words
+    shown = cli("runs", "show", "--runs", "runs", next((tmp_path / "runs").iterdir()).name)
+    assert "  steps " in shown.output and "concurrency" not in shown.output
 
 
 @pytest.mark.parametrize(("keep", "rounds"), [("current", 2), ("last", 3), ("best", 4)])
@@ -192,7 +201,7 @@ def test_a_terminal_gets_a_live_line(cli, tiny, monkeypatch):
 
 
 def test_a_long_round_gives_signs_of_life(cli, tiny, monkeypatch):
-    monkeypatch.setattr("protofl_cli.screens.screen.SIGN_OF_LIFE", 0.0)
+    monkeypatch.setattr("protofl_cli.screens.render.SIGN_OF_LIFE", 0.0)
     train_server, print_line, said = Federation.train_server, Bars.line, threading.Event()
 
     def line(self, text, *style):
@@ -210,6 +219,35 @@ def test_a_long_round_gives_signs_of_life(cli, tiny, monkeypatch):
     assert result.exit_code == 0, result.output
     line = r"^  round 1/1: training (\d+)/\1 clients, \d:\d\d$"
     assert re.search(line, result.output, re.MULTILINE)
+
+
+def test_work_of_minutes_gives_signs_of_life(monkeypatch, capsys):
+    monkeypatch.setattr("protofl_cli.screens.render.SIGN_OF_LIFE", 0.01)
+    said, stream = threading.Event(), sys.stderr
+
+    def write(text):
+        stream.write(text)
+        said.set() if "measuring" in text else None
+
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=write, flush=stream.flush))
+    with waiting("loading") as show:
+        show("measuring steps")
+        assert said.wait(60)
+    assert re.search(r"^  measuring steps, 0 s$", capsys.readouterr().err, re.MULTILINE)
+
+
+def test_the_help_names_the_options_that_data_sets_set(cli):
+    registry = Registry()
+    found = {
+        name
+        for plugin in registry.plugins("dataset")
+        if registry.status(plugin)[0] == "ok"
+        for name in getattr(registry.load("dataset", plugin.name), "defaults", {})
+    }
+    assert found - {"options", "resized"} <= {*OF_DATA} and "drop_last" in OF_DATA
+    shown = " ".join(cli("run", "--help-all").output.replace("│", " ").split())
+    assert "Leave out the last, smaller batch (default: the data set's, otherwise no)" in shown
+    assert "The partitioner (default: the data set's, otherwise dirichlet)" in shown
 
 
 def test_composition_from_the_command_line(cli, tiny, tmp_path):

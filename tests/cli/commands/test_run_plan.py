@@ -41,6 +41,15 @@ def test_the_page_has_hooks_split_and_costs(planned, tmp_path):
     assert "run folder" not in planned and not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
+def test_without_rounds_the_costs_of_steps_are_said_to_be_the_most(cli, data_dir):
+    without = ["--devices", "tiers", "--schedule", "buffered"]
+    result = cli("run", *RUN, *without, "--plan", "--data-dir", data_dir)
+    assert "upload a step" in result.output and "mini-batches" in result.output
+    assert " in 3 steps" in result.output and "upper bounds" in result.output
+    assert "a round" not in result.output.partition("architecture ")[2]
+
+
 def test_a_run_that_would_fail_fails(cli, data_dir):
     result = cli("run", *RUN, "--use", "upload_payload=local", "--plan", "--data-dir", data_dir)
     assert result.exit_code == 2 and "prototypes" in result.output

@@ -76,7 +76,10 @@ def test_one_that_fails_is_told_at_the_end(cli, tiny):
 def test_a_plan_starts_nothing(cli, tiny):
     done = cli("sweep", "fedproto", *tiny, *GRID, "--plan", "--at-once", 0)
     assert done.exit_code == 0, done.output
-    assert "2, 2 to do" in done.output and "by a measured step" in done.output
+    assert (
+        "2, 2 to do" in done.output
+        and "by measured steps, on this machine with its present load" in done.output
+    )
     assert not Path("runs").exists()
 
 

@@ -118,13 +118,24 @@ def test_pages_pictures_and_exported_clients_say_it_too(poor, tmp_path):
     (axes,) = pf.plots.clients(folder).axes
     names = [text.get_text() for text in axes.get_yticklabels()]
     assert names[0] == worst["client"] and {*names} == {*NAMES}
-    words = [str(folder), str(tmp_path / "a.pt2"), "--client", str(worst["number"])]
+    words = [str(folder), str(tmp_path / "a.pt2"), "--client", worst["client"]]
     exported = CliRunner().invoke(app, ["export", *words])
     np.save(tmp_path / "new.npy", np.zeros((1, 6), np.float32))
     words = [str(tmp_path / "a.pt2"), str(tmp_path / "new.npy"), "--trust-pickle"]
     for done in (exported, CliRunner().invoke(app, ["score", *words])):
         assert done.exit_code == 0, done.output
         assert f"{worst['client']}: accuracy " in " ".join(done.output.split())
+
+
+def test_a_client_is_named_on_the_command_line(run):
+    split = run.split()
+    assert [split.client_of(name) for name in (*NAMES, "1")] == [0, 1, 2, 1]
+    words = ["evaluate", str(run.folder), "--cross", "--json"]
+    named = CliRunner().invoke(app, [*words, "--client", "St Mary"])
+    numbered = CliRunner().invoke(app, [*words, "--client", "1"])
+    assert named.exit_code == 0 and named.output == numbered.output
+    wrong = CliRunner().invoke(app, [*words, "--client", "Charite"])
+    assert wrong.exit_code == 2 and "Charité" in wrong.output
 
 
 def test_other_owners_are_not_asked_for_the_classes_of_their_samples(poor, monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from protofl import UsageError
-from protofl.data.guesses import balanced_guess, class_guesses, pooled_guess
+from protofl.data.guesses import class_guesses, pooled_guess
 from protofl.data.partition import make_split, minimum_for
 from protofl.data.split import (
     Split,
@@ -21,6 +21,7 @@ from protofl.data.split import (
     partition_record,
 )
 from protofl.datasets import Dataset, dataset_from_arrays
+from protofl_workbench.comparing.trials import balanced_guess
 
 GOLDEN_HASH = "5c66e9bdba9137a81e39c5aa664ddf9e4608fb7c09f76b92bf2bf62319c82216"
 
@@ -78,9 +79,17 @@ def test_sizes_of_the_parts(size, train):
     assert (len(split.train(0)), len(split.test(0))) == (train, size - train)
 
 
-def test_other_train_shares():
-    split = make_split(images(), sized(10, 2), 2, 10, 0, train_share=0.9)
-    assert [len(part) for pair in clients(split) for part in pair] == [9, 1, 1, 1]
+@pytest.mark.parametrize(
+    ("size", "parts"), [(0.9, [9, 1, 3, 1]), (3, [3, 7, 3, 1]), (1, [1, 9, 1, 3])]
+)
+def test_other_training_sizes(size, parts):
+    split = make_split(images(), sized(10, 4), 2, 10, 0, train_size=size)
+    assert [len(part) for pair in clients(split) for part in pair] == parts
+
+
+def test_a_training_size_that_cannot_be():
+    text = refusal(images(), sized(10, 4), 2, 10, 0, train_size=4)
+    assert "client 1 no test sample: it has 4 samples" in text and "--train-size 3 or less" in text
 
 
 def test_shuffled_within_the_client_only():
@@ -269,7 +278,7 @@ def test_partitioner_sees_the_labels_of_what_is_left():
 def test_public_larger_than_there_is(num_train, public, largest):
     message = refusal(images(1000, num_train), even, 8, 10, 0, public=public)
     assert f"cannot hold out {public} public samples" in message
-    assert f"at most {largest}" in message
+    assert f"--public {largest} or less" in message
     split = make_split(images(1000, num_train), even, 8, 10, 0, public=largest)
     assert len(split.public) == largest
 

@@ -223,7 +223,7 @@ def test_a_round_needs_some_clients(tmp_path, toys):
     assert whole.record[1]["participants"] == 3
     with pytest.raises(pf.RunFailure) as caught:
         train(Failing, tmp_path / "run", min_clients=4, **given)
-    assert "3 of 4 clients answered in round 1, and --min-clients asks for 4" in caught.value.what
+    assert "3 of 4 clients answered in round 2, and --min-clients asks for 4" in caught.value.what
     assert caught.value.near == "absent: 2 (skipped)"
     assert "--min-clients" in caught.value.do
     again = train(Failing, tmp_path / "run", resume=True, min_clients=3)
@@ -234,7 +234,7 @@ def test_a_round_needs_some_clients(tmp_path, toys):
 
 def test_a_round_without_anybody_ends_the_run(tmp_path, toys):
     nobody = remembering(lambda client, round: True)
-    with pytest.raises(pf.RunFailure, match="0 of 4 clients answered in round 0"):
+    with pytest.raises(pf.RunFailure, match="0 of 4 clients answered in round 1"):
         train(nobody, tmp_path / "run", dry_run=False, **SKIP)
 
 
@@ -279,7 +279,7 @@ def test_a_client_that_ends_three_hosts_is_absent(tmp_path, method, store):
     lost = [row.absent for row in rows]
     assert lost == [{}, {"2": "failed"}, {"2": "failed", "5": "failed"}, {}]
     assert len(started) == 1 + 3 * 3
-    ended = "train of client 2 in round 1: 3 hosts in a row ended in this job; the round goes on"
+    ended = "train of client 2 in round 2: 3 hosts in a row ended in this job; the round goes on"
     assert ended in " ".join(notes)
 
     same_clients(tmp_path, found, rows, make_plan(method, **options))
@@ -346,7 +346,7 @@ def test_a_client_that_ends_three_hosts_ends_the_run_where_nothing_else_was_said
     pool = pf.backends.Dispatcher(lambda number: Handle(plan, number, {(2, 0, "before_upload")}), 1)
     federation = Federation(plan, pool)
     federation.start_trial(0)
-    with pytest.raises(pf.backends.HostFailure, match="train of client 2 in round 0"):
+    with pytest.raises(pf.backends.HostFailure, match="train of client 2 in round 1"):
         federation.round(0)
 
 
@@ -364,8 +364,8 @@ def test_runs_that_cannot_be_replayed(tmp_path, toys):
 
     refused(r"is not a run folder \(it has no config.json\)", tmp_path)
     refused("has 4 clients, and this one 3", clients=3)
-    refused("has no round 2 of trial 0", rounds=3)
-    refused("has no round 0 of trial 1", trials=2)
+    refused("has no round 3 of trial 0", rounds=3)
+    refused("has no round 1 of trial 1", trials=2)
     lines = (run.folder / "metrics.jsonl").read_text().splitlines()
     for damaged, words in (
         ({"answered": "x"}, "metrics.jsonl, line 1, is damaged: answered is 'x'"),

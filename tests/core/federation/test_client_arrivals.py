@@ -38,7 +38,7 @@ def test_they_are_drawn_by_the_seed():
 
 
 def test_who_comes_when():
-    first = first_rounds(5, 20, 0.2, read_joins("10:0.25,3:1/2"))
+    first = first_rounds(5, 20, 0.2, read_joins("11:0.25,4:1/2"))
     unseen = unseen_clients(5, 20, 0.2)
     assert {c for c, at in enumerate(first.tolist()) if at == NEVER} == unseen
     assert sorted(first.tolist()) == [0] * 4 + [3] * 8 + [10] * 4 + [NEVER] * 4
@@ -60,10 +60,10 @@ def test_how_joining_is_written(given, kept):
 
 
 def test_they_are_never_asked_and_others_only_once_they_are_there():
-    options = OPTIONS | {"unseen": 2, "join_round": "1:0.5,2:0.2", "fine_tune": 0}
+    options = OPTIONS | {"unseen": 2, "join_round": "2:0.5,3:0.2", "fine_tune": 0}
     plan = make_plan("fedproto", **options)
     toy = toyfed.Toy(plan)
-    lines, first = toy.rounds(4), first_rounds(0, 8, 2, "1:0.5,2:0.2")
+    lines, first = toy.rounds(4), first_rounds(0, 8, 2, "2:0.5,3:0.2")
     for number, line in enumerate(lines):
         there = [c for c in range(8) if first[c] <= number]
         trained = sorted(job.client for job, _ in toy.pool.trained if job.round == number)
@@ -115,7 +115,7 @@ def test_the_message_about_clients_without_training_samples_names_the_way(tmp_pa
 
 
 def test_a_round_asks_its_share_of_those_that_are_there():
-    plan = make_plan("local", **OPTIONS | {"participation": 0.5, "join_round": "2:0.34"})
+    plan = make_plan("local", **OPTIONS | {"participation": 0.5, "join_round": "3:0.34"})
     participation = Participation(plan)
     participation.start(0)
     assert [len(participation.asked(number)) for number in range(4)] == [2, 2, 3, 3]
@@ -124,8 +124,8 @@ def test_a_round_asks_its_share_of_those_that_are_there():
 
 def test_in_virtual_time_too():
     options = {"devices": "uniform", "options": {"devices": {"available": 0.8, "slot": 60}}}
-    plan = make_plan("local", **OPTIONS | {"fine_tune": 0}, join_round="2:0.5", **options)
-    lines, first = lines_of(plan), first_rounds(0, 8, 0.25, "2:0.5")
+    plan = make_plan("local", **OPTIONS | {"fine_tune": 0}, join_round="3:0.5", **options)
+    lines, first = lines_of(plan), first_rounds(0, 8, 0.25, "3:0.5")
     for line in lines:
         asked = {*map(int, line["virtual"]["clients"])}
         assert asked and asked <= {c for c in range(8) if first[c] <= line["round"]}
@@ -162,6 +162,21 @@ def test_fine_tuning_is_local_training_on_their_own_samples():
     assert line["client_unseen_accuracies"] == before
     assert line["client_fine_tuned_accuracies"] == after != before
     assert line["fine_tuned_accuracy"] == pytest.approx(sum(after.values()) / 2)
+
+
+def test_where_none_is_unseen_all_are_fine_tuned():
+    given = OPTIONS | {"unseen": 0, "models": "toy1", "partition": "pathological"}
+    given |= {"validation": 0.3}
+    one = {"options": {"partition": {"classes_per_client": 1}}}
+    plain, tuned = (
+        lines_of(make_plan("fedavg", **given | {"fine_tune": n}, **one)) for n in (0, 30)
+    )
+    last = tuned[-1]
+    assert last["client_fine_tuned_accuracies"].keys() == {*map(str, range(8))}
+    assert last["fine_tuned_accuracy"] > last["test_accuracy"] + 0.2
+    assert last["fine_tuned_validation_accuracy"] > last["validation_accuracy"] + 0.2
+    others = [{k: v for k, v in x.items() if "fine_tuned" not in k} for x in without_times(tuned)]
+    assert others == without_times(plain)
 
 
 def test_what_was_downloaded_is_not_installed_again_over_what_was_learned():
@@ -207,7 +222,7 @@ class Interrupted(BaseException):
 
 @pytest.mark.slow
 def test_a_run_its_summary_and_a_resume(tmp_path, toys):
-    options = OPTIONS | {"join_round": 2, "validation": 0.2, "trials": 2, "checkpoint_every": 2}
+    options = OPTIONS | {"join_round": 3, "validation": 0.2, "trials": 2, "checkpoint_every": 2}
     whole = train("fedproto", tmp_path / "whole", **options)
 
     def stop(event):
@@ -242,7 +257,7 @@ def test_a_run_that_goes_on_with_more_rounds_is_not_fine_tuned_before(tmp_path, 
 
 
 def test_the_participants_of_another_run(tmp_path, toys):
-    given = OPTIONS | {"join_round": "1", "rounds": 3}
+    given = OPTIONS | {"join_round": "2", "rounds": 3}
     train("local", tmp_path / "run", **given)
     again = train("local", tmp_path / "again", **given, participants_from=tmp_path / "run")
     assert [row["answered"] for row in again.record] == [
@@ -250,7 +265,7 @@ def test_the_participants_of_another_run(tmp_path, toys):
     ]
     given |= {"seed": 1, "participants_from": tmp_path / "run"}
     with pytest.raises(
-        pf.UsageError, match=r"client \d took part in round 0 of trial 0, and is un"
+        pf.UsageError, match=r"client \d took part in round 1 of trial 0, and is un"
     ):
         train("local", tmp_path / "other", **given)
     assert not (tmp_path / "other").exists()
@@ -274,15 +289,14 @@ def test_options_are_given_again_as_they_were_typed(tmp_path, toys):
         ({"unseen": 8}, "--unseen 8 of 8 clients leaves no client to train"),
         ({"unseen": 1.5}, "--unseen 1.5 clients"),
         ({"unseen": -1}, "--unseen -1 is not possible"),
-        ({"unseen": 0, "fine_tune": 3}, "--fine-tune 3: no client is unseen"),
         ({"malicious": 0.3, "transforms": {"sign-flip": None}}, "--unseen with --malicious"),
-        ({"join_round": "4:0.5"}, "--join-round 4 is not a later round of this run"),
-        ({"join_round": "0:0.5"}, "--join-round 0 is not a later round of this run"),
-        ({"join_round": "1:1.5"}, "--join-round 1:1.5: no share of the clients"),
-        ({"join_round": "1:0.6,2:0.5"}, "no client is left for the first rounds"),
+        ({"join_round": "5:0.5"}, "--join-round 5 is not a later round of this run"),
+        ({"join_round": "1:0.5"}, "--join-round 1 is not a later round of this run"),
+        ({"join_round": "2:1.5"}, "--join-round 2:1.5: no share of the clients"),
+        ({"join_round": "2:0.6,3:0.5"}, "no client is left for the first rounds"),
         ({"join_round": "soon"}, "--join-round soon names no rounds"),
         ({"join_round": True}, "join_round is true"),
-        ({"join_round": "1:0.5", "min_clients": 4}, "a round has 3 participants"),
+        ({"join_round": "2:0.5", "min_clients": 4}, "a round has 3 participants"),
     ],
     ids=str,
 )

@@ -91,10 +91,10 @@ def method(hook, what):
 
 
 PLACES = {
-    "local_loss": "local_loss, client 1, round 1",
-    "upload_payload": "upload_payload, client 1, round 1",
-    "server_aggregate": "server_aggregate, round 1",
-    "inference": "inference, client 1, evaluation of round 1",
+    "local_loss": "local_loss, client 1, round 2",
+    "upload_payload": "upload_payload, client 1, round 2",
+    "server_aggregate": "server_aggregate, round 2",
+    "inference": "inference, client 1, evaluation of round 2",
 }
 OF_A_CLIENT = ("local_loss", "upload_payload", "inference")
 """Client hooks: if one fails, the round can continue without its client."""
@@ -144,7 +144,7 @@ def test_a_hook_that_never_returns_in_a_worker(fails, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path / "installed"))
     said = fails("hangs", backend="process", workers=2, job_limit=10)
     found = re.match(
-        r"upload_payload, client 1, round 1: no end after 10 s \(--job-limit\) in process (\d+) ",
+        r"upload_payload, client 1, round 2: no end after 10 s \(--job-limit\) in process (\d+) ",
         said,
     )
     assert found and int(found[1]) != os.getpid()
@@ -213,7 +213,7 @@ def test_memory_that_runs_out_beside_hooks_names_the_job(fails, monkeypatch, job
     whole = getattr(pf.backends.Host, name)
     monkeypatch.setattr(pf.backends.Host, name, full)
     said = fails("local", backend="local")
-    assert said.startswith(f"{job} of client 1 in round 1: memory ran out (MemoryError)\n")
+    assert said.startswith(f"{job} of client 1 in round 2: memory ran out (MemoryError)\n")
 
 
 def test_a_plugin_that_ends_the_program_before_a_run(tmp_path):
@@ -427,7 +427,7 @@ def test_a_hook_that_fails_makes_its_client_absent(skips, hook, engine):
     result, notes = skips(faulty([*FAILURES.values()], hook), len(FAILURES) + 2, engine=engine)
     middle = result.record[1:-1]
     assert [dict(row.absent) for row in middle] == [{"2": "failed"}] * len(FAILURES)
-    for number, (words, row, note) in enumerate(zip(FAILURES, middle, notes, strict=True), 1):
+    for number, (words, row, note) in enumerate(zip(FAILURES, middle, notes, strict=True), 2):
         assert row.failures["2"].startswith(f"{hook}, client 2, round {number}: ")
         assert row.failures["2"].endswith(words)
         assert f"{row.failures['2']}; the round goes on without the client" == note

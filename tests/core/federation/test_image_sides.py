@@ -143,7 +143,7 @@ def test_a_run_is_resumed_and_repeated_with_its_side(tmp_path):
 def test_a_new_run_on_the_digits_records_its_side(tmp_path):
     assert planned(method="local", out=tmp_path / "run", **RUN | {"rounds": 1}) == 16
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["options"]["models"] == {"min_side": 16, "norm": "batch"}
+    assert config["options"]["models"]["min_side"] == 16
     assert config["set_by"]["models.min_side"] == "data set digits"
 
 

@@ -22,8 +22,8 @@ from protofl.schedules import TrainReply
 
 JOBS = {
     "start of a trial": StartTrial(2, {3: "a", 12: "b"}, "parked"),
-    "train of client 3 in round 1": Train(3, 1, "after_server", True, blob=b"down"),
-    "evaluate of client 0 in round 7": Evaluate(0, 7, blob=b"down"),
+    "train of client 3 in round 2": Train(3, 1, "after_server", True, blob=b"down"),
+    "evaluate of client 0 in round 8": Evaluate(0, 7, blob=b"down"),
     "save of client 4": Save(4, "path"),
     "load of client 4": Load(4, "path"),
     "drop of client 4": Drop(4),

@@ -117,7 +117,7 @@ def test_unseen_clients_may_be_lost():
 def test_an_evaluation_without_anybody_ends_the_run():
     plan = make_plan("fedproto", on_lost_client="skip", **GIVEN | {"rounds": 1})
     lost = {("evaluate", client, 0): "left" for client in range(6)}
-    with pytest.raises(pf.RunFailure, match="no client was evaluated in round 0") as caught:
+    with pytest.raises(pf.RunFailure, match="no client was evaluated in round 1") as caught:
         federation(plan, LosingPool(plan, lost))
     assert caught.value.near.startswith("lost: 0 (left), 1 (left)")
 
@@ -125,7 +125,7 @@ def test_an_evaluation_without_anybody_ends_the_run():
 @pytest.mark.parametrize("stage", ["after_server", "evaluate"])
 def test_without_the_option_it_ends_the_run(stage):
     plan = make_plan("ds-fl", **GIVEN | METHODS["ds-fl"])
-    with pytest.raises(pf.RunFailure, match="client 3 in round 0: its host answered with a reply"):
+    with pytest.raises(pf.RunFailure, match="client 3 in round 1: its host answered with a reply"):
         federation(plan, LosingPool(plan, {(stage, 3, 0): "left"}))
 
 

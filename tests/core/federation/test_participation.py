@@ -157,7 +157,7 @@ def test_a_list_of_strangers_is_found_before_a_run(tmp_path, toys):
 def test_what_a_client_sampler_must_not_answer(answer, words):
     with pytest.raises(pf.RunFailure, match=words) as caught:
         lines_of(plan_with(selecting(answer)), 1)
-    assert "select of client-sampler/own, round 0" in caught.value.what
+    assert "select of client-sampler/own, round 1" in caught.value.what
 
 
 def test_a_client_sampler_may_ask_others_than_it_is_asked_for():
@@ -167,7 +167,7 @@ def test_a_client_sampler_may_ask_others_than_it_is_asked_for():
 
 def test_a_client_sampler_that_asks_nobody():
     plugin = selecting(lambda **_: [], any_number=True)
-    with pytest.raises(pf.RunFailure, match="no client was asked in round 0"):
+    with pytest.raises(pf.RunFailure, match="no client was asked in round 1"):
         lines_of(plan_with(plugin), 1)
     (row,) = lines_of(plan_with(plugin, min_clients=0), 1)
     assert (row["participants"], row["answered"], row["upload_bytes"]) == (0, [], 0)

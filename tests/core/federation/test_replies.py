@@ -83,7 +83,7 @@ def test_what_a_host_says_of_training_stops_the_run_by_name():
     found.round(0)
     with pytest.raises(pf.RunFailure, match=words) as caught:
         found.round(ROUND)
-    assert f"train of client {HOSTILE} in round {ROUND}: its host answered" in caught.value.what
+    assert f"train of client {HOSTILE} in round {ROUND + 1}: its host answered" in caught.value.what
     assert caught.value.near == f"figures: {RULES['figures']}"
 
 
@@ -225,7 +225,7 @@ def test_losses_that_would_decide_the_mean_are_left_out_of_it():
         assert 0 < line["train_loss"] < 2 * usual["train_loss"]
     notes = [event.text for event in told if isinstance(event, pf.events.Note)]
     assert (
-        "client 2 reports a ce loss of NaN or infinity in round 1: train_loss is without it"
+        "client 2 reports a ce loss of NaN or infinity in round 2: train_loss is without it"
         in notes
     )
     assert any("a ce loss of 5.56e+298 per sample" in note for note in notes)
@@ -236,7 +236,7 @@ def test_behind_the_upload_and_at_checkpoints_it_stops_the_run_too(tmp_path):
         Train, {"samples": -1}, "ds-fl", "after_server", public=10, on_bad_upload="skip"
     )
     found.round(0)
-    with pytest.raises(pf.RunFailure, match=r"client 2 in round 1.*'samples' as -1"):
+    with pytest.raises(pf.RunFailure, match=r"client 2 in round 2.*'samples' as -1"):
         found.round(ROUND)
     found = federation(Save, {"seconds": {"checkpoint": -1}})
     with pytest.raises(pf.RunFailure, match=r"save of client 2: .*'seconds' as -1"):

@@ -357,14 +357,14 @@ def test_all_leave_in_the_middle():
     assert {*rows[0]["absent"].values()} == {"left"}
     assert rows[0]["virtual"]["elapsed"] == 10.5 and rows[0]["answered"] == []
     assert rows[1]["virtual"]["elapsed"] > 99 and "absent" not in rows[1]
-    with pytest.raises(pf.RunFailure, match="0 of 4 clients answered in round 0") as caught:
+    with pytest.raises(pf.RunFailure, match="0 of 4 clients answered in round 1") as caught:
         rounds_of(plan_of("fedproto", comings(10.0, 10.5, 99.0)))
     assert "when they are back" in caught.value.do
 
 
 def test_a_deadline_that_everybody_misses():
     """The advice is a longer deadline, because a resumed run would miss this one again."""
-    with pytest.raises(pf.RunFailure, match="0 of 4 clients answered in round 0") as caught:
+    with pytest.raises(pf.RunFailure, match="0 of 4 clients answered in round 1") as caught:
         rounds_of(plan_of("fedproto", deadline=1e-6))
     assert caught.value.do.endswith("or begin again with a longer --deadline")
 

@@ -285,7 +285,7 @@ def test_a_flipped_bit_in_the_weights_of_a_finished_run(tmp_path, folders, part)
     notes = [event.text for event in told if isinstance(event, pf.events.Note)]
     (note,) = [text for text in notes if f"{file.name} is " in text]
     again = part.endswith("r3.*")
-    assert ("continues from round 2" in note) == again
+    assert ("continues from round 3" in note) == again
     assert ("best-t0 is lost" in note) != again
     assert (pf.events.RoundStarted(0, 3) in told) == again
     if again:
@@ -298,7 +298,7 @@ def test_a_run_that_ended_without_a_word_says_so(tmp_path, folders, monkeypatch)
     """An example is a run in which a hook calls ``os._exit(0)``."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(folders.cut, "runs/a")
-    words, told = "ended without a summary in round 4", []
+    words, told = "ended without a summary in round 5", []
     for command in ("runs list", "runs show runs/a", "plot curve runs/a"):
         result = CliRunner().invoke(app, command.split())
         assert words in " ".join(result.output.split()), command
@@ -354,7 +354,7 @@ def test_the_commit_before_counts_where_the_last_is_damaged(tmp_path, folders):
     assert without_times(result.record) == without_times(folders.whole.record)
     assert rounds == [2, 3]
     (line,) = [line for line in told if "server-t0-r2" in line]
-    assert "is cut" in line and "continues from round 1" in line
+    assert "is cut" in line and "continues from round 2" in line
 
 
 # --- paths out of the folder ----------------------------------------------------------------------

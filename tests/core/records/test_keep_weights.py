@@ -46,8 +46,8 @@ def kept_files(folder):
     [
         ("every:2", 5, [1, 3]),
         ("every:1", 3, [0, 1, 2]),
-        (" rounds: 4,0, 2,0", 5, [0, 2, 4]),
-        ("rounds:1,9", 5, [1]),
+        (" rounds: 5,1, 3,1", 5, [0, 2, 4]),
+        ("rounds:2,9", 5, [1]),
         ("none", 5, []),
         (None, 5, []),
     ],
@@ -67,6 +67,7 @@ def test_the_rounds_of_a_text(text, rounds, kept):
         ("every:", "expected one number, from 1"),
         ("rounds:", "expected at least one round"),
         ("rounds:1,b", "'b' is not the number of a round"),
+        ("rounds:0,2", "'0' is not the number of a round"),
         ("rounds:-1", "'-1' is not the number of a round"),
         ("rounds:1.5", "'1.5' is not the number of a round"),
     ],
@@ -74,13 +75,13 @@ def test_the_rounds_of_a_text(text, rounds, kept):
 def test_other_texts_are_refused(text, what):
     with pytest.raises(pf.UsageError, match=what) as caught:
         read_kept(text)
-    assert text in caught.value.what and "every:10, rounds:0,4,9" in caught.value.do
+    assert text in caught.value.what and "every:10, rounds:1,5,10" in caught.value.do
 
 
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"keep_weights": "rounds:1,5"}, "no round 5"),
+        ({"keep_weights": "rounds:1,6"}, "no round 6"),
         ({"keep_weights": "every:6"}, "only 5 rounds, so nothing would be kept"),
         ({"keep_weights": "every:2", "checkpoint_every": "off"}, "saves no round"),
     ],
@@ -107,7 +108,7 @@ def test_rounds_that_a_run_has_not(toys, tmp_path, options, what):
 )
 def test_weights_are_those_of_a_run_that_ended_there(toys, tmp_path, options):
     given = GIVEN | options
-    train("fedproto", tmp_path / "run", **given, trials=2, keep_weights="rounds:0,3")
+    train("fedproto", tmp_path / "run", **given, trials=2, keep_weights="rounds:1,4")
     run = pf.load_run(tmp_path / "run")
     distinct = set()
     for trial, round in ((0, 0), (0, 3), (1, 3)):
@@ -126,7 +127,7 @@ def test_weights_are_those_of_a_run_that_ended_there(toys, tmp_path, options):
 
 
 def test_all_readers_take_a_round(toys, tmp_path):
-    train("fedproto", tmp_path / "run", **GIVEN, keep_weights="rounds:0")
+    train("fedproto", tmp_path / "run", **GIVEN, keep_weights="rounds:1")
     train("fedproto", tmp_path / "short", **GIVEN | {"rounds": 1})
     run, short = pf.load_run(tmp_path / "run"), pf.load_run(tmp_path / "short")
     x = run.plan.data.x[:20].numpy()
@@ -136,12 +137,12 @@ def test_all_readers_take_a_round(toys, tmp_path):
                            short.scorer(client).scores(torch.from_numpy(x)))  # fmt: skip
     for name, tensor in run.global_state(round=0).items():
         assert torch.equal(tensor, short.global_state()[name])
-    with pytest.raises(pf.UsageError, match="not kept the weights of round 2 of trial 0") as caught:
+    with pytest.raises(pf.UsageError, match="not kept the weights of round 3 of trial 0") as caught:
         run.model(0, round=2)
-    assert "it has kept rounds: 0, 1, 4" in caught.value.near
+    assert "it has kept rounds: 1, 2, 5" in caught.value.near
     first = run.part(range(1), 1)
     assert torch.equal(first.model(0, round=0).head.weight, short.model(0).head.weight)
-    with pytest.raises(pf.UsageError, match="round 4 is not one of the first 1 rounds"):
+    with pytest.raises(pf.UsageError, match="round 5 is not one of the first 1 rounds"):
         first.model(0, round=4)
     assert torch.equal(  # the last round has a number too
         run.model(0, round=4).head.weight, run.model(0, "last").head.weight
@@ -178,8 +179,8 @@ def test_a_killed_run_ends_with_the_same_files(toys, tmp_path, event, every):
 
 def test_other_rounds_after_a_resume(toys, tmp_path):
     """The option depends on nothing: a run can be continued with it, and keeps what it has kept."""
-    train("fedproto", tmp_path / "run", **GIVEN, keep_weights="rounds:0")
-    train(None, tmp_path / "run", resume=True, rounds=8, keep_weights="rounds:6")
+    train("fedproto", tmp_path / "run", **GIVEN, keep_weights="rounds:1")
+    train(None, tmp_path / "run", resume=True, rounds=8, keep_weights="rounds:7")
     for round in (0, 6, 7):
         assert pf.read_weights(tmp_path / "run", round).round == round
 
@@ -212,12 +213,14 @@ def test_clients_on_other_machines_are_refused(toys, tmp_path, monkeypatch):
 
 
 def test_commands(toys, tmp_path):
-    train("fedproto", tmp_path / "run", **GIVEN, keep_weights="rounds:1")
+    train("fedproto", tmp_path / "run", **GIVEN, keep_weights="rounds:2")
     run, out = str(tmp_path / "run"), tmp_path / "client.safetensors"
-    made = CliRunner().invoke(app, ["export", run, str(out), "--which", "1"])
+    made = CliRunner().invoke(app, ["export", run, str(out), "--which", "2"])
     assert made.exit_code == 0, made.output
-    assert out.exists() and "round 1 of trial 0" in made.output
+    assert out.exists() and "round 2 of trial 0" in made.output
+    refused = CliRunner().invoke(app, ["export", run, str(out), "--force", "--which", "1"])
+    assert "has not kept the weights of round 1" in refused.output
     refused = CliRunner().invoke(app, ["export", run, str(out), "--force", "--which", "0"])
-    assert "has not kept the weights of round 0" in refused.output
+    assert refused.exit_code == 2 and "'0'" in refused.output
     refused = CliRunner().invoke(app, ["export", run, str(out), "--force", "--which", "bst"])
     assert "'best'" in refused.output

@@ -134,7 +134,7 @@ def test_a_run_that_ended_early_is_reused(tmp_path):
 
 
 def test_fine_tuning_needs_a_last_round(tmp_path):
-    with pytest.raises(pf.UsageError, match="--patience 2: unseen clients"):
+    with pytest.raises(pf.UsageError, match="--patience 2: clients are fine-tuned"):
         train("local", tmp_path / "run", **STILL, unseen=0.25)
 
 

@@ -11,10 +11,9 @@ from runtime_toys import train
 from written_records import CONFIG
 
 import protofl as pf
-from protofl.records.layout import runs_below
 from protofl.records.reading import Reading
 from protofl.records.record_files import read_rows
-from protofl.records.run_index import entry_of
+from protofl.records.run_index import entry_of, runs_below
 from protofl.system.files.lock import LOCK, folder_lock, is_held
 
 

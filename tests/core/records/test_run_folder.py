@@ -247,7 +247,7 @@ def test_nan_in_an_upload_stops_the_run(tmp_path):
     with pytest.raises(pf.RunFailure) as caught:
         train(Diverging, out, rounds=3, dry_run=False)
     assert "client 2 sent 'x' with NaN" in caught.value.what
-    assert "round 1" in caught.value.what
+    assert "round 2" in caught.value.what
     assert "--on-bad-upload skip" in caught.value.do
     assert caught.value.exit_code == 1
     assert [row["round"] for row in lines(out)] == [0]

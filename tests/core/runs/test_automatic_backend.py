@@ -12,8 +12,8 @@ from runtime_toys import GIVEN, train, without_times
 
 import protofl as pf
 from protofl.backends import Host, Plan
-from protofl.runs.lifecycle import automatic_choices
-from protofl.runs.lifecycle.automatic_choices import choose_backend
+from protofl.runs.lifecycle import backend_choice
+from protofl.runs.lifecycle.backend_choice import choose_backend
 from protofl.runs.lifecycle.resumption import _recorded_backend
 from protofl_plugins.backends.process import Process
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("toys", "two_cores")
 @pytest.fixture
 def two_cores(monkeypatch):
     for module in (
-        automatic_choices,
+        backend_choice,
         __import__("protofl.federation.plan.resolution", fromlist=["x"]),
     ):
         monkeypatch.setattr(module, "usable_cores", lambda: [0, 1])
@@ -92,7 +92,7 @@ def test_the_record_of_the_backend(tmp_path, content, given, found, says):
 
 
 def long(monkeypatch):
-    monkeypatch.setattr(automatic_choices, "STARTUP", 0.0)
+    monkeypatch.setattr(backend_choice, "STARTUP", 0.0)
 
 
 def watched_pools(monkeypatch):
@@ -178,7 +178,7 @@ def test_a_net_that_fails_is_left_to_the_dry_run(monkeypatch):
 
     plan = plan_of(rounds=10**6)
     assert choose_backend(plan, print).settings.backend == "process"
-    monkeypatch.setattr(automatic_choices, "seconds_of_step", fail)
+    monkeypatch.setattr(backend_choice, "seconds_of_step", fail)
     assert choose_backend(plan, print).settings.backend == "local"
 
 

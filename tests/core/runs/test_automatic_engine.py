@@ -14,8 +14,8 @@ from slowness import quick
 import protofl as pf
 from protofl.backends import Host, Plan
 from protofl.federation.round.federation import Federation
-from protofl.runs.lifecycle import automatic_choices, engine_trial
-from protofl.runs.lifecycle.automatic_choices import (
+from protofl.runs.lifecycle import engine_choice, engine_trial
+from protofl.runs.lifecycle.engine_choice import (
     Measured,
     choose_engine,
     shortest,
@@ -396,7 +396,7 @@ SECONDS = {"eager": (0.0, 100.0), "slow-start": (300_000.0, 1.0)}
 @pytest.fixture
 def chosen(gpu, monkeypatch):
     """Return ``chosen(engine, …)``, the choice for a plan on a GPU; seconds are pretended."""
-    original = automatic_choices.try_engine
+    original = engine_choice.try_engine
     monkeypatch.setattr(engine_trial, "BATCHES", 1)
 
     def tried(plan, clients):
@@ -409,7 +409,7 @@ def chosen(gpu, monkeypatch):
         ]
         return replace(found, rounds=rounds)
 
-    monkeypatch.setattr(automatic_choices, "try_engine", tried)
+    monkeypatch.setattr(engine_choice, "try_engine", tried)
 
     def choose(engine, name="fast", change=None, **options):
         given = GIVEN | {"method": "fedproto", "clients": 2, "dry_run": True, "device": "simgpu"}
@@ -536,7 +536,7 @@ def others(monkeypatch):
     """Take other engines for ``auto``, with their classes."""
 
     def take(**classes):
-        monkeypatch.setattr(automatic_choices, "ENGINES", tuple(classes))
+        monkeypatch.setattr(engine_choice, "ENGINES", tuple(classes))
         monkeypatch.setattr(choose_engine, "__defaults__", (tuple(classes),))
 
     return take
@@ -554,8 +554,8 @@ def test_a_run_on_a_gpu_chooses_and_goes_on_with_its_choice(
     file = tmp_path / "engines.py"
     file.write_text(ENGINES)
     others(**{name: None})
-    monkeypatch.setattr(automatic_choices, "GAIN", 1e-9)  # any engine with equal results
-    monkeypatch.setattr(automatic_choices, "WORTH", 0.0)
+    monkeypatch.setattr(engine_choice, "GAIN", 1e-9)  # any engine with equal results
+    monkeypatch.setattr(engine_choice, "WORTH", 0.0)
     said = []
     given = {
         "device": "simgpu",
@@ -585,7 +585,7 @@ def test_a_run_on_a_gpu_chooses_and_goes_on_with_its_choice(
     assert config["arithmetic"] == {
         "convolutions": "tf32", "products": "float32", "repeatable": False
     }  # fmt: skip
-    monkeypatch.setattr(automatic_choices, "try_engine", None)  # a trial would fail
+    monkeypatch.setattr(engine_choice, "try_engine", None)  # a trial would fail
     said = []
     result = train(None, tmp_path / "run", resume=True, progress=said.append)
     assert [row.get("engine") for row in result.record] == [None, None]
@@ -639,7 +639,7 @@ def test_the_page_of_the_plan_says_what_would_be_measured(gpu):
 
 
 def test_a_cpu_has_eager_without_a_trial(tmp_path, toys, monkeypatch):
-    monkeypatch.setattr(automatic_choices, "try_engine", None)
+    monkeypatch.setattr(engine_choice, "try_engine", None)
     said = []
     run = train("local", tmp_path / "run", dry_run=True, progress=said.append)
     config = pf.load_run(run.folder).config

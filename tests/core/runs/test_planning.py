@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import protofl as pf
 from protofl.backends import Plan
 from protofl.hooks.discovery.registry import Registry
-from protofl.runs.lifecycle import automatic_choices
+from protofl.runs.lifecycle import backend_choice, engine_choice
 from protofl.runs.request.planning import plan_run
 from protofl.runs.request.request import read_request
 from protofl.system.options.settings import Settings
@@ -136,10 +136,10 @@ def test_a_plan_never_changes():
 def test_auto_becomes_another_plan():
     plan, notes = Plan.make(GIVEN | {"method": "fedproto", "backend": "auto"}), []
     assert "backend" not in plan.choices  # nothing stands in for a choice that is not made
-    chosen = automatic_choices.choose_backend(plan, notes.append)
+    chosen = backend_choice.choose_backend(plan, notes.append)
     assert (plan.settings.backend, chosen.settings.backend) == ("auto", "local")
-    assert automatic_choices.choose_backend(chosen, notes.append) is chosen
-    choice = automatic_choices.choose_engine(chosen)
+    assert backend_choice.choose_backend(chosen, notes.append) is chosen
+    choice = engine_choice.choose_engine(chosen)
     assert choice.plan is chosen and not choice.line and choice.table is None
 
 
@@ -160,9 +160,9 @@ def test_what_cannot_be_done_is_found_when_the_plan_is_made(options, words):
 @pytest.mark.slow
 @pytest.mark.parametrize(("startup", "backend"), [(1e9, "local"), (0.0, "process")])
 def test_the_page_of_the_plan_has_the_choices_of_the_run(cli, monkeypatch, startup, backend):
-    monkeypatch.setattr(automatic_choices, "STARTUP", startup)
+    monkeypatch.setattr(backend_choice, "STARTUP", startup)
     for module in (
-        "protofl.runs.lifecycle.automatic_choices",
+        "protofl.runs.lifecycle.backend_choice",
         "protofl.federation.plan.resolution",
     ):
         monkeypatch.setattr(f"{module}.usable_cores", lambda: [0, 1])
@@ -175,8 +175,8 @@ def test_the_page_of_the_plan_has_the_choices_of_the_run(cli, monkeypatch, start
         begun.append(chosen := original(plan, note, **about))
         return chosen.choosing("backend", "local")
 
-    original = automatic_choices.choose_backend
-    monkeypatch.setattr(automatic_choices, "choose_backend", watch)
+    original = backend_choice.choose_backend
+    monkeypatch.setattr(backend_choice, "choose_backend", watch)
     screen = cli("run", "fedproto", *WORDS, "--lr", "0.2", "--out", "run")
     assert [plan.settings.backend for plan in begun] == [backend]
     assert rows_of(page, "set by") == rows_of(screen, "set by") != []

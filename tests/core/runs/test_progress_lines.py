@@ -56,7 +56,7 @@ def test_a_run_that_goes_on_knows_its_best(run, capsys, tmp_path):
         run("local", progress=stop, rounds=3, trials=2)
     pf.run(resume=True, out=tmp_path / "run", backend="local")
     lines = capsys.readouterr().err.splitlines()
-    assert "resuming after 1 finished rounds" in lines
+    assert "resuming after 1 finished round" in lines
     assert any(
         line.startswith("trial 2/2 round 1/3: accuracy") and "(best)" in line for line in lines
     )
@@ -71,5 +71,5 @@ def test_a_result_and_a_data_set_are_shown_in_a_line(run):
         "Dataset(20 samples (1, 8, 8), 2 classes, 20 for training, split over 2 clients)"
     )
     result = run("local")
-    best = result.summary["best_test_accuracy"]
-    assert repr(result) == f"Result(2 rounds, best test accuracy {best:.4f}, '{result.folder}')"
+    last = result.summary["final_test_accuracy"]
+    assert repr(result) == f"Result(2 rounds, last test accuracy {last:.4f}, '{result.folder}')"

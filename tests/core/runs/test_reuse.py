@@ -183,7 +183,7 @@ def test_fewer_rounds_and_one_trial_of_a_longer_run(long, runs, log, tmp_path):
     two = run_or_reuse(ask(rounds=6, seed=6, trials=2, eval_every=2), runs, log)
     assert not log.rounds and two.trials == [0, 1]
     same_run(two, tmp_path / "two", rounds=6, seed=6, trials=2, eval_every=2)
-    with pytest.raises(pf.UsageError, match="has kept round 5 as the last"):
+    with pytest.raises(pf.UsageError, match="has kept round 6 as the last"):
         run_of(run).model(0, "last")
     model, its = (
         run_of(two).model(2, "last", 1),

@@ -16,13 +16,14 @@ from protofl.runs.results.changes import differences
 from protofl.runs.results.configuration import about_arithmetic, config_of
 from protofl.runs.results.identity import defaults_of, identity_of
 from protofl.system import device as devices
+from protofl.system import gpu_flags
 from protofl.system.device import ARITHMETIC, arithmetic, prepare_deterministic
 from protofl.system.options.parsing import options_in
 
 CUDA = torch.device("cuda")
 """Torch's flags can be set without such a device."""
 
-NEW = bool(devices._operators())
+NEW = bool(gpu_flags._operators())
 """Whether this torch has ``fp32_precision`` for each operator."""
 
 

@@ -254,11 +254,11 @@ def test_a_client_whose_training_does_not_end_may_be_absent(run, tmp_path, monke
     assert [row.get("absent") for row in lost.record] == [None, {"3": "failed"}, None]
     same(lost, replay)
     replaced, went_on = notes
-    place = "client 3" if HOLD[what] else "upload_payload, client 3, round 1: "
+    place = "client 3" if HOLD[what] else "upload_payload, client 3, round 2: "
     assert re.match(r"worker \d.* \(?process \d+.*replaced", replaced), replaced
     assert place in replaced and "no end after 10 s (--job-limit)" in replaced
     assert went_on == (
-        "train of client 3 in round 1: it did not end; the round goes on without the client"
+        "train of client 3 in round 2: it did not end; the round goes on without the client"
     )
     assert len({*workers[1]} & {*workers[2]}) == 1, "the other worker stays"
 
@@ -278,7 +278,7 @@ def test_a_job_that_ends_every_worker_ends_the_run(run, tmp_path):
         with pytest.raises(pf.backends.HostFailure) as caught:
             run("greedy", "cut", backend="process", workers=1, dry_run=False, progress=progress)
     sys.modules.pop("greedy_plugin", None)
-    assert "killed by signal 9 during: train of client 3 in round 1" in caught.value.what
+    assert "killed by signal 9 during: train of client 3 in round 2" in caught.value.what
     assert "3 hosts in a row" in caught.value.near
     assert "--workers" in caught.value.do
     assert caught.value.exit_code == 1
@@ -304,7 +304,7 @@ def test_an_error_in_a_worker_comes_back_whole(run, tmp_path):
         with pytest.raises(pf.RunFailure) as caught:
             run("failing", "failing", backend="process", workers=1, dry_run=False)
     sys.modules.pop("failing_plugin", None)
-    assert "after_training, client 3, round 0: ZeroDivisionError: seven" in caught.value.what
+    assert "after_training, client 3, round 1: ZeroDivisionError: seven" in caught.value.what
     assert "in after_training" in str(caught.value.__cause__), "the worker's trace is kept"
     assert type(caught.value) is pf.RunFailure
     assert children(os.getpid()) == []

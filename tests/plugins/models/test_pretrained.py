@@ -13,7 +13,7 @@ import protofl as pf
 from protofl.backends import Host, Plan
 from protofl.hooks.models.architecture import unset_model
 from protofl.testing.equality import Run, assert_equal_runs
-from protofl_plugins.models.pretrained import Frozen
+from protofl_plugins.models.frozen import Frozen
 
 NET = "shufflenet_v2_x0_5"
 SAMPLE = pf.datasets.SampleSpec((3, 32, 32))

@@ -28,8 +28,8 @@ def contract(request):
     contract.teardown_method()
 
 
-SILENT = "local centralised fedmd fedpkd ds-fl".split()
-"""Methods that need no word: clients train after the server's step, or there is no server."""
+SILENT = "afl centralised ds-fl fedcgs fedmd fedpft fedpkd gh-ofl local".split()
+"""Methods that need no word: a phase after the server's step, or no server."""
 
 FOR_ALL = "coordinate-median geometric-median trimmed-mean multi-krum cosine-filter".split()
 """Defences, which compare all participants of a round."""

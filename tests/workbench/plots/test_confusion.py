@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from runtime_toys import install, train
@@ -44,3 +46,10 @@ def test_what_was_not_recorded_is_said(tmp_path, monkeypatch):
     out = ["--out", str(tmp_path / "p.png")]
     found = CliRunner().invoke(app, ["plot", "confusion", str(plain), *out])
     assert found.exit_code == 2 and "--metrics confusion" in found.stderr
+
+
+def test_a_client_without_any_hit_has_a_number(run, monkeypatch):
+    monkeypatch.setattr(pf.Run, "cross", lambda self, trial: np.array([[0.0, 1.0], [0.5, 0.25]]))
+    monkeypatch.setattr(pf.Run, "split", lambda self, trial: SimpleNamespace(client_names=None))
+    (axes,) = pf.plots.cross(run).axes
+    assert sorted(text.get_text() for text in axes.texts) == ["0", "100", "25", "50"]

@@ -22,6 +22,7 @@ from protofl_cli.app import app
 from protofl_workbench.recorded.scorer import Scorer, downloads_of, export
 
 EPOCHS = 3
+OF_STATISTICS = {"fedcgs": {}, "afl": {}, "gh-ofl": {}, "fedpft": {"server_lr": 0.1, "epochs": 10}}
 SEED = next(seed for seed in range(99) if unseen_clients(seed, 4, 1) == {3})
 
 
@@ -46,7 +47,8 @@ def run_on(folder, name, method, statistics, **options):
     options |= {"models": "mlp", "rounds": 2, "lr": 0.05, "feature_dim": 16, "seed": SEED}
     options |= {"metrics": ["balanced-accuracy"], "dry_run": False}
     options["set"] = {"dataset.client": "hospital", "dataset.statistics": statistics}
-    if method == "fedavg":
+    options["set"] |= OF_STATISTICS.get(method, {})
+    if method in ("fedavg", *OF_STATISTICS):
         options["set"]["models.only"] = "mlp2"
     out = folder / f"{name}-{method}-{statistics}"
     return pf.load_run(
@@ -83,6 +85,14 @@ def test_it_equals_an_unseen_client_to_the_bit(folder, method):
     assert files == before
 
 
+@pytest.mark.parametrize("method", OF_STATISTICS)
+def test_a_late_hospital_needs_no_training(folder, method):
+    """It predicts with the server's head, and fine-tuning finds nothing to train."""
+    run = run_on(folder, "three", method, "global")
+    late = run.join(folder / "late.csv", fine_tune=1)
+    assert late["fine_tuned_accuracy"] == late["accuracy"] > late["majority"] + 0.2
+
+
 def test_statistics_of_all_clients_stay_those_of_the_run(folder):
     run = run_on(folder, "three", "fedproto", "global")
     run.join(folder / "late.csv", path=folder / "global.safetensors")
@@ -102,8 +112,11 @@ def test_the_commands(folder, monkeypatch):
     late = json.loads(found.stdout)
     assert (late["name"], late["architecture"], late["file"]) == ("wismar", "mlp3", None)
     assert (late["train_samples"], late["test_samples"]) == (33, 11)
-    shown = CliRunner().invoke(app, [*words, "--fine-tune", "1"]).stdout
-    assert "wismar" in shown and "fine tuned accuracy" in shown
+    shown = (
+        CliRunner().invoke(app, [*words, "--fine-tune", "1", "--export", "l.safetensors"]).stdout
+    )
+    assert "wismar" in shown and "after fine-tuning" in shown and "majority guess" in shown
+    assert shown.split()[-2:] == ["file", "l.safetensors"]
 
 
 @pytest.mark.parametrize(

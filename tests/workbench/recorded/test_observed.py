@@ -359,10 +359,10 @@ def test_an_unknown_word():
 def test_what_was_not_observed(plain, whole):
     with pytest.raises(pf.UsageError, match="observed nothing of trial 0"):
         Observed(plain.folder).prototypes()
-    with pytest.raises(pf.UsageError, match="no images in round 3") as caught:
+    with pytest.raises(pf.UsageError, match="no images in round 4") as caught:
         Observed(whole.folder).images()
     assert caught.value.near == "it has observed: prototypes, features"
-    with pytest.raises(pf.UsageError, match="no round 7 of trial 0") as caught:
+    with pytest.raises(pf.UsageError, match="no round=7 of trial 0") as caught:
         Observed(whole.folder).features(7)
     assert "0, 1, 2, 3" in caught.value.near
 

@@ -13,7 +13,7 @@ from runtime_toys import GIVEN
 
 import protofl as pf
 from protofl.backends import Plan
-from protofl.records.row import columns_of
+from protofl_workbench.recorded.row_tables import columns_of
 
 
 @pytest.fixture

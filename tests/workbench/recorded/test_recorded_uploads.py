@@ -19,8 +19,8 @@ def test_uploads_of_a_round_are_payloads_by_client(tmp_path):
     assert last[0].rows("counts")[0].sum() == len(run.plan.split(0).train(0))
     assert not (last[0]["prototypes"] == first[0]["prototypes"]).all()
     assert (run.uploads(-3)[1]["prototypes"] == first[1]["prototypes"]).all()
-    with pytest.raises(pf.UsageError, match="no uploads of round 3") as raised:
+    with pytest.raises(pf.UsageError, match="no uploads of round 4") as raised:
         run.uploads(3)
-    assert "rounds 0 to 2" in raised.value.near
+    assert "rounds 1 to 3" in raised.value.near
     with pytest.raises(pf.UsageError, match="no uploads of any round of trial 1"):
         run.uploads(trial=1)

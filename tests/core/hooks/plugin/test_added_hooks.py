@@ -11,7 +11,7 @@ from runtime_toys import install, lines_of, make_plan, open_federation, train, w
 
 import protofl as pf
 from protofl.errors import SentTwice
-from protofl.hooks.plugin.providers import merge_payloads
+from protofl.hooks.plugin.merging import merge_payloads
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl_cli.screens.tables import providers
 
@@ -214,7 +214,7 @@ def test_the_advice_names_what_is_still_lacking():
 
 def test_what_would_clash_is_to_be_used_in_place():
     error = refused("fedtgp", use={"server_aggregate": "fedproto"})
-    assert "fedgen (--add upload_payload=METHOD)" in error.do
+    assert "fedgen" in error.do.partition(" (--add upload_payload=METHOD)")[0]
     in_place = error.do.partition("or of: ")[2].partition(" (--use upload_payload=METHOD)")[0]
     assert {"fedproto", "fedsa", "fedsaf"} <= {*in_place.split(", ")}
 

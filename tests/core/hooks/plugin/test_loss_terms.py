@@ -105,7 +105,7 @@ def test_a_method_must_declare_its_terms():
     Undeclared.terms = {"other": "something else"}
     with pytest.raises(pf.RunFailure, match="undeclared term 'ce'") as caught:
         lines_of(make_plan(Undeclared))
-    assert "client 0, round 0" in caught.value.what
+    assert "client 0, round 1" in caught.value.what
     assert "other" in caught.value.near
 
 
@@ -202,7 +202,7 @@ def test_a_term_without_a_gradient(make, what, engine):
     for attempt in (dry_run, lines_of):
         with pytest.raises(pf.ProtoflError) as caught:
             attempt(plan)
-        assert "local_loss, client 0, round 0: main.local_loss" in caught.value.what
+        assert "local_loss, client 0, round 1: main.local_loss" in caught.value.what
         assert what in caught.value.what
         assert ".item()" in str(caught.value)
 

@@ -46,7 +46,7 @@ def test_a_loss_that_reads_the_client_is_told_what_to_do(name):
     with pytest.raises(pf.UsageError) as caught:
         dry_run(make_plan(method(loss=read)))
     what, near, do = str(caught.value).splitlines()
-    assert f"local_loss, client 0, round 0: main.local_loss reads client.{name}" in what
+    assert f"local_loss, client 0, round 1: main.local_loss reads client.{name}" in what
     assert "return value of before_training" in near
     assert f"return what it needs of {name} from before_training" in do
 
@@ -101,6 +101,6 @@ def test_a_row_of_what_is_given_per_step():
 def test_what_can_not_be_given(returned, what, do):
     with pytest.raises(pf.UsageError) as caught:
         dry_run(make_plan(method(lambda client: returned)))
-    assert "before_training, client 0, round 0: main.before_training returned" in caught.value.what
+    assert "before_training, client 0, round 1: main.before_training returned" in caught.value.what
     assert what in caught.value.what
     assert do in caught.value.do

@@ -411,7 +411,7 @@ def test_nothing_of_something():
 def test_an_encode_that_fails():
     words = failing(lambda p: p["y"])
     assert "encode_upload of failing: the payload has no 'y'" in words
-    assert "client 0, round 0" in words
+    assert "client 0, round 1" in words
 
 
 def test_a_decode_that_fails():
@@ -612,7 +612,7 @@ def test_what_is_passed_on_keeps_the_rules_of_payload_validation(change, words, 
     plan = make_plan(Sender, transforms={"wrap": received(change)}, **ONE)
     with pytest.raises((pf.UsageError, pf.RunFailure)) as told:
         dry_run(plan) if dry else open_federation(plan).round(0)
-    assert words in told.value.what and "receive_uploads, round 0" in told.value.what
+    assert words in told.value.what and "receive_uploads, round 1" in told.value.what
     assert told.value.near and told.value.do
 
 

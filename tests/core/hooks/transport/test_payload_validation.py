@@ -80,7 +80,7 @@ def test_by_default_a_hostile_upload_stops_the_run(what):
     with pytest.raises(pf.RunFailure) as caught:
         found.round(ROUND)
     error = caught.value
-    assert f"client {HOSTILE} sent " in error.what and f"in round {ROUND}" in error.what
+    assert f"client {HOSTILE} sent " in error.what and f"in round {ROUND + 1}" in error.what
     assert key in error.what and error.what.isprintable()
     assert error.near == (RULES[rule] if rule == "finite" else f"{rule}: {RULES[rule]}")
     assert "--on-bad-upload skip" in error.do
@@ -426,7 +426,7 @@ def test_a_host_refuses_hostile_downloads(job):
         with pytest.raises(pf.RunFailure) as caught:
             host.handle(job(1, 0, blob=change(DOWNLOAD)))
         assert words in caught.value.what, what
-        assert "client 1" in caught.value.what and "round 0" in caught.value.what, what
+        assert "client 1" in caught.value.what and "round 1" in caught.value.what, what
         assert "download_payload of fedproto" in caught.value.do, what
 
 
@@ -458,7 +458,7 @@ def test_nan_of_the_server_names_its_hook_in_the_round_that_made_it():
     with pytest.raises(pf.RunFailure) as caught:
         found.round(1)
     assert "server_train" in caught.value.what and "'y'" in caught.value.what
-    assert "round 1" in caught.value.what and "client" not in caught.value.what
+    assert "round 2" in caught.value.what and "client" not in caught.value.what
 
 
 # --- honest payloads ------------------------------------------------------------------------------

@@ -86,6 +86,20 @@ def test_a_sound_composition_passes():
         dry_run(make_plan(Prototypes, clients=clients, min_clients=clients))
 
 
+@pytest.mark.parametrize(("shape", "said"), [("[K, K]", 1), ("[K, K] float64", 0)])
+def test_a_note_on_float64_that_is_not_declared(shape, said):
+    class Precise:
+        uploads = {"gram": pf.Key(shape, "second moments")}
+
+        @pf.hookimpl
+        def upload_payload(self, client):
+            return pf.Payload(gram=torch.eye(client.feature_dim, dtype=torch.float64))
+
+    notes = []
+    dry_run(make_plan(Precise), notes.append)
+    assert sum("float64, twice the bytes" in note for note in notes) == said
+
+
 def test_a_term_that_never_comes_into_being():
     # ``local`` downloads nothing, so the added term has no prototypes.
     error = failing("local", {"proto": Prototypes}, add=["proto.align"])
@@ -119,7 +133,7 @@ def test_a_key_that_an_upload_lacks():
         use={"server_aggregate": "strict", "upload_payload": "local"},
     )
     assert "'counts'" in error.what
-    assert "server_aggregate, round 0" in error.what
+    assert "server_aggregate, round 1" in error.what
     assert "fedproto" in error.do
     assert "strict" in error.do
     assert "--add upload_payload=METHOD" in error.do
@@ -133,7 +147,7 @@ def test_a_key_that_a_download_lacks():
 
     error = failing(Reader)
     assert "'model/weight'" in error.what
-    assert "receive, client 0, round 0" in error.what
+    assert "receive, client 0, round 1" in error.what
     assert "fedavg" in error.do
     assert "--add download_payload=METHOD" in error.do
 
@@ -160,7 +174,7 @@ def test_a_hook_that_fails():
             return {}
 
     error = failing(Broken)
-    assert "server_train, round 1: ZeroDivisionError: seven" in error.what
+    assert "server_train, round 2: ZeroDivisionError: seven" in error.what
 
 
 def test_what_it_sees():
@@ -237,7 +251,7 @@ def test_an_error_of_protofl_in_a_server_hook_ends_the_dry_run(tmp_path):
         def server_aggregate(self, server, uploads):
             raise pf.UsageError("this cannot be aggregated")
 
-    with pytest.raises(pf.UsageError, match="server_aggregate, round 0: this cannot be") as caught:
+    with pytest.raises(pf.UsageError, match="server_aggregate, round 1: this cannot be") as caught:
         pf.run(
             Refusing,
             models="cnn4",
