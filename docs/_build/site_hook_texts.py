@@ -96,7 +96,6 @@ WHEN = {
         "train": "in a host, for each phase of a client that is trained separately",
         "train_group": "in a host, for each phase of clients that are trained together",
         "choose_groups": "in a host, before a round's training",
-        "variants": "on a GPU after the dry run, with `--engine auto`",
     },
     "backend": {"open_pool": "before the dry run; the pool is closed when the run ends"},
 }

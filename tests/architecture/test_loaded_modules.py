@@ -55,7 +55,6 @@ DOORS = {
     "protofl.runs.dry_run.effect_checks": "use, add, and server_train",
     "protofl.runs.lifecycle.backend_choice": "backend=auto",
     "protofl.runs.lifecycle.engine_choice": "engine=auto on a GPU",
-    "protofl.runs.lifecycle.engine_trial": "engine=auto on a GPU",
     "protofl.runs.results.changes": "resume",
     "protofl.runs.results.kept_weights": "keep_weights",
     "protofl.federation.clients.sample_outputs": "observe, record_predictions",
@@ -80,6 +79,7 @@ DOORS = {
     "protofl.hooks.malicious": "malicious",
     "protofl.runs.lifecycle.progress_lines": "progress",
     "protofl_plugins.backends.process": "backend=process",
+    "protofl_plugins.engines.captured_steps": "engine=cuda-graphs",
     "protofl_plugins.engines.cuda_graphs": "engine=cuda-graphs",
 }
 """{module: the option or function that imports it}."""

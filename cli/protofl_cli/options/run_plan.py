@@ -51,7 +51,7 @@ def show_run_plan(request: Request, *, as_json: bool = False) -> None:
     """
     from protofl.runs.dry_run.short_rounds import dry_run
     from protofl.runs.lifecycle.backend_choice import choose_backend
-    from protofl.runs.lifecycle.engine_choice import would_measure
+    from protofl.runs.lifecycle.engine_choice import would_choose
     from protofl.runs.request.planning import plan_run
     from protofl.runs.results.configuration import about_arithmetic
 
@@ -65,7 +65,7 @@ def show_run_plan(request: Request, *, as_json: bool = False) -> None:
         if settings.dry_run:
             dry_run(plan, notes.append)
         plan = choose_backend(plan, notes.append)
-        notes += filter(None, (about_arithmetic(plan), would_measure(plan)))
+        notes += filter(None, (about_arithmetic(plan), would_choose(plan)))
         costs = None if plan.data.x.is_meta else costs_of(plan, show)
     rows = composition_rows(plan)
     notes = [*dict.fromkeys([*notes, *plan.all_notes])]

@@ -14,7 +14,7 @@ from protofl.system.transfers import size_of
 class Resident:
     """Tensors of data sets on a device, in their own type.
 
-    A run makes several plans (its dry run, the trial of an engine, other choices), which share it.
+    A run makes several plans (its dry run, the check of an engine, other choices), which share it.
 
     Attributes:
         left_out: Bytes of samples for which the device had no room, and the room that it had.

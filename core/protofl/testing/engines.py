@@ -14,7 +14,6 @@ from protofl.errors import UsageError
 from protofl.federation.clients.host import chunks
 from protofl.federation.plan.plan import Plan
 from protofl.hooks.models.architecture import Architecture
-from protofl.hooks.plugin.members import choose
 from protofl.runs.dry_run.short_rounds import dry_run
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
@@ -156,13 +155,6 @@ class EngineContract(Contract):
         expect("choose_groups" in choice.hooks, "train_group needs choose_groups beside it")
         for names in (["a", "b", "a", "b", "c"], ["a"] * 7, ["a"], []):
             chunks(choice, names)
-
-    def test_variants(self) -> None:
-        """Every variant for ``--engine auto`` has valid options."""
-        choice = self.choice()
-        for clients in (1, 8):
-            for options in choice.call("variants", clients=clients) or []:
-                choose(self.registry, "engine", choice.name, options)
 
     def test_it_finds_a_step_that_cannot_be_replayed(self) -> None:
         """An engine with replays = True refuses, in the dry run, a number that it cannot see."""

@@ -8,6 +8,10 @@ streams, whose steps are launched in turn. On a CPU the step itself runs again o
 and every operation is compared with those of its first run (`protofl.backends.StepTrace`): slower
 than ``eager``, for trying it out.
 
+**A capture is compared.** The graph and the step's own code run from the same weights, which are
+not those of the capture. If they differ by more than rounding (`protofl_plugins.engines.
+captured_steps`), ``eager`` trains the architecture. The work of both is undone.
+
 **What keeps results right.** All work of a client, from the copy of its weights to its last step,
 is launched on the stream of its stage, so nothing overtakes a replay: neither the copy of the next
 inputs nor the next client's weights. A stage waits for the current stream before it starts, and the
@@ -32,7 +36,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import protofl as pf
-from protofl_plugins.engines import stepping
+from protofl_plugins.engines import captured_steps, stepping
 from protofl_plugins.engines.eager import Fallback
 from protofl_plugins.engines.stepping import Parts, Tree
 from protofl_plugins.engines.updates import Update
@@ -51,12 +55,12 @@ Later captures have one: it loads the kernels of the architecture, and shows wha
 besides its fixed memory."""
 
 PAYS = 20
-"""Uses of a batch that is smaller or larger than usual from which its capture pays. A capture costs
-about as much as 20 eager steps (on an H200 0.4 s, and 5 to 35 ms), and saves one with each
-use. A rule that waits for as many uses as a capture costs takes at most twice the best time.
+"""Uses of a step from which its capture pays. A capture costs about as much as 20 eager steps (on
+an H200 0.4 s, and 5 to 35 ms), and saves one with each use. A rule that waits for as many uses as a
+capture costs takes at most twice the best time.
 
-Such batches cannot be padded to the usual size with a mask instead. BatchNorm's statistics are
-means over all B rows, so r padded rows change them for the other rows, whatever the loss masks.
+Batches of other sizes cannot be padded to the usual one with a mask instead. BatchNorm's statistics
+are means over all B rows, so r padded rows change them for the other rows, whatever the loss masks.
 And a method's own terms (class means, pairs of samples, ranks) take means over the rows they see;
 no weight of the whole batch undoes that."""
 
@@ -80,10 +84,10 @@ class CUDAGraphs:
         streams: int = pf.Field(
             8, ge=1, description="clients trained at once, each on a stream in separate memory"
         )
-        last: Literal["auto", "capture", "plain"] = pf.Field(
+        capture: Literal["auto", "always"] = pf.Field(
             "auto",
-            description="a smaller last batch: captured too, or its kernels one by one; auto "
-            f"captures it from its {PAYS}th use on",
+            description=f"auto: a step is captured from its {PAYS}th use on, and until then its "
+            "kernels are launched one by one; always: from its first use on",
         )
 
     def __init__(self) -> None:
@@ -111,12 +115,6 @@ class CUDAGraphs:
             return self._fallback.by_torch(jobs)
         return self._fallback.train(jobs, partial(self._on_stages, config))
 
-    @pf.hookimpl
-    def variants(self, clients: int) -> list[dict[str, Any]]:
-        """Most streams first: the stages of their trial serve the trials of fewer."""
-        counts = {min(streams, max(1, clients)) for streams in (8, 4, 1)}
-        return [{"streams": streams} for streams in sorted(counts, reverse=True)]
-
     def _on_stages(
         self, config: Config, jobs: list[pf.backends.TrainJob]
     ) -> list[dict[str, float]]:
@@ -131,7 +129,9 @@ class CUDAGraphs:
         try:
             for job, key in zip(jobs, keys, strict=True):
                 if key not in self._stages:
-                    self._stages[key] = Stage(job, last=config.last, warm=self._warm)
+                    self._stages[key] = Stage(
+                        job, always=config.capture == "always", warm=self._warm
+                    )
             stages = [self._stages[key] for key in keys]
             for stage, parts in zip(stages, owned, strict=True):
                 stage.take(parts.tensors)
@@ -186,7 +186,7 @@ class Stage:
 
     Args:
         job: The first client; others must be of its kind.
-        last: Which programs of batches that are smaller or larger than usual are captured.
+        always: Whether every step is captured in its first use.
         warm: Devices on which a step has been captured before; a new one is added.
     """
 
@@ -194,7 +194,7 @@ class Stage:
         self,
         job: pf.backends.TrainJob,
         *,
-        last: str = "auto",
+        always: bool = False,
         warm: set[torch.device] | None = None,
     ) -> None:
         client_parts = Parts(job.whole())
@@ -206,7 +206,7 @@ class Stage:
         self.update = Update(job, groups, fixed=True)
         self.device, self.order = job.device, _Order(job)
         self._tensors, self._client = list(Parts(self.whole).tensors.values()), list[Tensor]()
-        self._usual, self._last, self._checks = job.batch_size, last, job.checks
+        self._always, self._checks = always or job.checks, job.checks
         self._warm = set() if warm is None else warm
         self._programs: dict[str, _Program] = {}  # no captured one is dropped while the stage lives
         self._used: list[_Program] = []
@@ -319,17 +319,11 @@ class Stage:
                 del self._programs[other]
         self._programs[key] = program
         program.uses += job.sizes.count(size)
-        if not program.recorded and self._pays(program, size):
+        if not program.recorded and (self._always or not self._module or program.uses >= PAYS):
             self._record(program)
         for value in program.sums.values():
             value.zero_()
         return program
-
-    def _pays(self, program: _Program, size: int) -> bool:
-        """Return True if a program is worth its capture, or runs where nothing is captured."""
-        if size == self._usual or self._last == "capture" or self._checks or not self._module:
-            return True
-        return self._last == "auto" and program.uses >= PAYS
 
     @property
     def is_full(self) -> bool:
@@ -340,7 +334,7 @@ class Stage:
         """Record a program's step, and leave the stage as it was.
 
         Raises:
-            NotReplayable: A replay would compute something else than the step.
+            NotReplayable: A replay computes something else than the step.
         """
         changed = [*self._tensors, *self.update.state, *self.order.state]
         kept = [tensor.clone() for tensor in changed]
@@ -355,7 +349,9 @@ class Stage:
         with self._draws_undone():
             if self._module and not self._checks:
                 with self._module.device(self.device):
-                    program.recorded_step = self._captured(program, memory, restore)
+                    graph = self._captured(program, memory, restore)
+                    self._compare(program, graph, restore)
+                    program.recorded_step = graph
             else:
                 step()
                 program.recorded_step = pf.backends.StepTrace(step, memory(), program.results)
@@ -376,6 +372,41 @@ class Stage:
         graph = _Graph(program.step, self._module, self._stream, self._pool, constants)
         self._warm.add(self.device)
         return graph
+
+    def _compare(self, program: _Program, graph: _Graph, restore: Callable[[], None]) -> None:
+        """Compare a captured step with its own code, from weights other than the capture's.
+
+        Args:
+            program: The step.
+            graph: Its capture.
+            restore: Gives all tensors that a step changes the values from before the capture.
+
+        Raises:
+            NotReplayable: A loss term, weight, buffer or moment differs by more than rounding.
+        """
+        tensors = dict(zip(Parts(self.whole).tensors, self._tensors, strict=True))
+        tensors |= {f"moment {n} of the optimiser": t for n, t in enumerate(self.update.state)}
+        tensors = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+        draws, cpu = self._own.get_state(), torch.get_rng_state()
+        shown = program.batch, program.output  # in the graph's memory
+
+        def run(step: Callable[[], None], noise: float = 0.0) -> captured_steps.Step:
+            restore()
+            self._own.set_state(draws)
+            torch.set_rng_state(cpu)
+            for weight in self.trained:
+                weight.detach().copy_(captured_steps.moved(weight.detach(), noise))
+            for value in program.sums.values():
+                value.zero_()
+            before = {name: tensor.clone() for name, tensor in tensors.items()}
+            step()
+            losses = {label: value / program.size for label, value in program.sums.items()}
+            return captured_steps.Step(losses, before, {n: t.clone() for n, t in tensors.items()})
+
+        code, rounded = run(program.step), run(program.step, captured_steps.NOISE)
+        if differs := captured_steps.difference(code, rounded, run(graph)):
+            raise pf.backends.NotReplayable(f"its graph does not compute the step: {differs}")
+        program.batch, program.output = shown
 
     # --- random draws ---------------------------------------------------------------------------
 
@@ -492,6 +523,7 @@ class _Program:
     """A step on a stage, for one outline of its inputs.
 
     Attributes:
+        size: Samples of a batch.
         sums: Each loss term's sum over samples; grows with every run.
         batch: The last batch; the next run may write into its memory.
         output: What the model made of it, as well.
@@ -506,7 +538,7 @@ class _Program:
         self.uses = 0
         self.recorded_step: Callable[[], None] | None = None
         self._stage, self._terms = stage, job.loss_on(stage.whole).terms
-        self._size, self._phase = size, job.phase.name
+        self.size, self._phase = size, job.phase.name
         fixed: Inputs = tree_map_only(Tensor, lambda t: t.detach().clone(), inputs)
         self._inputs = _tensors(fixed)
         self._copied, self._constants = fixed
@@ -536,7 +568,7 @@ class _Program:
             x, y, index = self._copied
             batch = pf.Batch(x, y, index, self._phase)
         else:
-            batch = stage.order.batch(self._size, self._phase)
+            batch = stage.order.batch(self.size, self._phase)
         output = stepping.forward(model.features, model.head, batch.x, stage.precision)
         terms = self._terms(batch, output, self._constants)
         stage.update(torch.autograd.grad(stepping.total(terms), stage.trained, allow_unused=True))

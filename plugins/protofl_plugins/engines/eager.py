@@ -7,8 +7,10 @@ on small maps are matrix products, which plain SGD updates in the backward pass
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 import protofl as pf
@@ -63,7 +65,8 @@ def train_by(
 class Fallback:
     """Has clients trained in an engine's way, and by ``eager`` where that fails.
 
-    What has failed once is not tried again: an architecture in a phase.
+    What has failed once is not tried again: an architecture in a phase, or more clients at once
+    than fit into the memory.
 
     Args:
         engine: The engine's name.
@@ -72,11 +75,15 @@ class Fallback:
     def __init__(self, engine: str) -> None:
         self._engine = engine
         self._failed: dict[tuple[str, str], str] = {}
+        self._most = 0
 
     def train(
         self, jobs: list[pf.backends.TrainJob], train: Callable[[list[pf.backends.TrainJob]], All]
     ) -> All:
         """Train clients by ``train``, which must not change their weights if it fails."""
+        if self._most and len(jobs) > self._most:
+            parts = [jobs[at : at + self._most] for at in range(0, len(jobs), self._most)]
+            return [sums for part in parts for sums in self.train(part, train)]
         keys = {(job.architecture, job.phase.name) for job in jobs}
         if not keys & self._failed.keys():
             # What after_batch has collected by the time of a failure must not be collected twice.
@@ -88,8 +95,16 @@ class Fallback:
                     raise
                 for restore in snapshots:
                     restore()
-                if len(keys) == 1:
+                if isinstance(error, torch.OutOfMemoryError) and len(jobs) > 1:
+                    self._most = (len(jobs) + 1) // 2
+                elif len(keys) == 1:
                     self._failed |= dict.fromkeys(keys, _reason(error))
+        if 0 < self._most < len(jobs):
+            gc.collect()  # the error's frames are gone, which held the attempt's memory
+            jobs[0].notes.append(
+                f"engine {self._engine}: {self._most} clients at once, for lack of memory"
+            )
+            return self.train(jobs, train)
         if len(keys) > 1:  # one of them is why
             return [sums for job in jobs for sums in self.train([job], train)]
         return self.by_eager(jobs, self._failed[keys.pop()])

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import protofl as pf
 from protofl.backends import Plan
 from protofl.hooks.discovery.registry import Registry
-from protofl.runs.lifecycle import backend_choice, engine_choice
+from protofl.runs.lifecycle import backend_choice
 from protofl.runs.request.planning import plan_run
 from protofl.runs.request.request import read_request
 from protofl.system.options.settings import Settings
@@ -139,8 +139,6 @@ def test_auto_becomes_another_plan():
     chosen = backend_choice.choose_backend(plan, notes.append)
     assert (plan.settings.backend, chosen.settings.backend) == ("auto", "local")
     assert backend_choice.choose_backend(chosen, notes.append) is chosen
-    choice = engine_choice.choose_engine(chosen)
-    assert choice.plan is chosen and not choice.line and choice.table is None
 
 
 @pytest.mark.parametrize(

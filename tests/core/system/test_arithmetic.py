@@ -161,13 +161,13 @@ def test_a_cpu_computes_in_float32():
 def test_the_identity_of_a_gpu_is_that_of_a_cpu(gpu):
     """The defaults of precision and engine follow the device, which has no part in an identity."""
     plan = gpu_plan()
-    now, defaults = config_of(plan, engine_trial={"measured": []}), defaults_of(plan)
+    now, defaults = config_of(plan, engine_chosen=True), defaults_of(plan)
     of_cpu = config_of(make_plan("local"))
     assert identity_of(now, defaults) == of_cpu["identity"]
     assert differences(of_cpu, now, defaults)[0] == []
     # An engine that the run has chosen itself does not count, one that is asked for does.
     fast = plan.choosing("engine", "cuda-graphs", {"streams": 4})
-    chosen = config_of(fast, engine_trial={"measured": []})
+    chosen = config_of(fast, engine_chosen=True)
     assert identity_of(chosen, defaults_of(fast)) == identity_of(now, defaults)
     assert identity_of(config_of(fast), defaults_of(fast)) != identity_of(now, defaults)
     lines, notes = differences(chosen, of_cpu, defaults)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from protofl_plugins.engines import recording
+from protofl_plugins.engines import cuda_graphs, recording
 
 
 @pytest.fixture(autouse=True)
@@ -20,3 +20,4 @@ def _one_thread():
 def _early_recordings(monkeypatch):
     """Let all tests of engines see recorded steps, as a long run does."""
     monkeypatch.setattr(recording, "PAYS", 2)
+    monkeypatch.setattr(cuda_graphs, "PAYS", 1)

@@ -30,12 +30,12 @@ def run(folder, members, engine, *, deterministic=False, **options):
 
 
 @pytest.mark.parametrize("streams", [1, 2])
-@pytest.mark.parametrize("last", ["capture", "plain"])
-def test_graphs_equal_eager(last, streams, tmp_path):
+@pytest.mark.parametrize("capture", ["always", "auto"])
+def test_graphs_equal_eager(capture, streams, tmp_path):
     members = [toyfed.CNN, RESIDUAL]
     with double_precision():
         wanted = run(tmp_path, members, "eager")
-        found = run(tmp_path, members, "cuda-graphs", last=last, streams=streams)
+        found = run(tmp_path, members, "cuda-graphs", capture=capture, streams=streams)
     assert not found.notes
     assert_equal_runs(found, wanted, 1e-7)
 

@@ -88,7 +88,6 @@ class Plan:
         dry: Whether this is the dry run's: every phase has one epoch, all clients take part, no
             time passes, and payload validation learns what is sent.
         checks_steps: Whether an engine that replays steps checks that it can; see `TrainJob`.
-        rate_factor: Factor of all learning rates; 1 but in trials of engines.
         built: Initial models on the CPU, {client: model}, for plans of trials that are all alike:
             the first trial puts them there. None if each host builds its own.
         set_by: {option: who set it}, see `Resolution`, or ``file NAME``.
@@ -110,7 +109,6 @@ class Plan:
     notes: Sequence[str]
     dry: bool = False
     checks_steps: bool = False
-    rate_factor: float = 1.0
     built: dict[int, SplitModel] | None = field(default=None, compare=False, repr=False)
     set_by: Mapping[str, str] = field(default_factory=dict)
     resident: Resident = field(default_factory=Resident, compare=False, repr=False)
@@ -329,7 +327,7 @@ class Plan:
 
     def rate(self, round: int) -> float:
         """Return the factor of all learning rates in a round."""
-        return self.rate_factor * self.schedule.factor(round, self.settings.rounds)
+        return self.schedule.factor(round, self.settings.rounds)
 
     def split(self, trial: int) -> Split:
         """Return the training and test rows of each client in a trial."""

@@ -33,7 +33,7 @@ from protofl.system.options.table import (
 from protofl.system.transfers import has_streams
 
 FIRST_ENGINE = "eager"
-"""The engine of ``auto`` on a GPU until others have been compared with it."""
+"""The engine of ``auto`` on a GPU until the steps have been checked."""
 
 
 @dataclass(frozen=True)
@@ -247,8 +247,8 @@ def _placed(
 ) -> Settings:
     """Resolve ``auto`` as far as the machine decides, and make the data folder absolute.
 
-    On a GPU the engine, and where the work decides the backend, stay ``auto`` until they are
-    measured (`protofl.runs.lifecycle`). The precision becomes the device's own if it is not set.
+    On a GPU the engine, and where the work decides the backend, stay ``auto`` until the run
+    chooses them (`protofl.runs.lifecycle`). The precision becomes the device's own if not set.
 
     Args:
         settings: The settings.

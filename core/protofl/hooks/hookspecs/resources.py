@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from protofl.hooks.hookspecs import hookspec
 
@@ -237,18 +237,6 @@ class EngineSpec:
 
         Returns:
             Lists of positions, every position once.
-        """
-
-    @hookspec(firstresult=True)
-    def variants(self, clients: int) -> list[dict[str, Any]]:
-        """Return the options that ``--engine auto`` measures the engine with (optional).
-
-        The trials of the variants use one instance of the engine, one after the other; only the
-        options differ. A variant that is slower than the one before ends them. Without the hook the
-        engine is measured with its defaults.
-
-        Args:
-            clients: The number of clients that take part in a round.
         """
 
 

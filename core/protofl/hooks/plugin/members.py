@@ -62,12 +62,6 @@ class Choice:
         """Return the same choice with an instance of its own."""
         return Choice(self.kind, self.name, self.plugin, self.config, self.argument)
 
-    def sharing(self, other: Choice) -> Choice:
-        """Return the same choice with the instance of another one of this plugin."""
-        result = self.anew()
-        result.instance = other.instance
-        return result
-
     def bound(self, hook: str, **arguments: Any) -> Callable[[], Any]:  # noqa: ANN401
         """Return a hook with the arguments that it takes, its options among them."""
         function = getattr(self.instance, hook)

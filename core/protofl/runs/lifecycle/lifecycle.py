@@ -143,7 +143,7 @@ class _Lifecycle:
     idle: Idle | None
     until: ExitStack
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
-    _engine_trial: dict[str, Any] | None = None
+    _engine_chosen: bool = False
     _notes: list[str] = field(default_factory=list)
     _splits: list[SplitRecord] = field(default_factory=list)
     _beside: bool = False
@@ -264,7 +264,7 @@ class _Lifecycle:
             self.plan,
             tried=self.plan.settings.dry_run,
             notes=self._notes,
-            engine_trial=self._engine_trial,
+            engine_chosen=self._engine_chosen,
         )
 
     def _try_out(self) -> dict[str, Any]:
@@ -283,12 +283,10 @@ class _Lifecycle:
         if plan.settings.engine == "auto":
             from protofl.runs.lifecycle.engine_choice import choose_engine
 
-            with self.profile.span("engine trial", "start"):
-                choice = choose_engine(plan)
-            self.plan = plan = choice.plan
-            self._engine_trial = choice.table
-            self._recorded_note(choice.line)
-        # After the trial, which frees the device's memory of its engines and graphs.
+            with self.profile.span("engine check", "start"):
+                self.plan, line = choose_engine(plan)
+            plan, self._engine_chosen = self.plan, True
+            self._recorded_note(line)
         self.plan = plan = with_store(plan, beside_models, self._recorded_note)
         return learned
 

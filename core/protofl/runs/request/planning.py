@@ -17,7 +17,7 @@ from protofl.system.transfers import free_memory, has_streams
 def plan_run(request: Request, note: Callable[[str], None], data: Dataset | None = None) -> Plan:
     """Return the plan of a request, checked: what it asks for can be done with these data.
 
-    ``--engine auto`` on a GPU and ``--backend auto`` remain until the run measures them, after the
+    ``--engine auto`` on a GPU and ``--backend auto`` remain until the run chooses them, after the
     dry run (`protofl.runs.lifecycle`).
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ def config_of(
     *,
     tried: bool = False,
     notes: Sequence[str] = (),
-    engine_trial: Mapping[str, Any] | None = None,
+    engine_chosen: bool = False,
 ) -> dict[str, Any]:
     """Return the content of ``config.json``: options, plugins, versions and machine.
 
@@ -32,8 +32,7 @@ def config_of(
         plan: The run.
         tried: Whether there was a dry run, so that it is known what hooks ask for.
         notes: Lines of the dry run for the user.
-        engine_trial: The measurements by which the engine was chosen; None if the user chose it, or
-            on a CPU.
+        engine_chosen: Whether the run has chosen its engine, as on a GPU.
     """
     # Numbers that clients are trained together for depend on which host has them.
     held = {"backend", "profile"} if plan.choices["engine"].trains_groups else set()
@@ -70,7 +69,7 @@ def config_of(
         **({"depends_on": sorted(plan.info.asked)} if tried else {}),
         **({"notes": [*notes]} if notes else {}),
         **arithmetic_facts(plan),
-        **({} if engine_trial is None else {"engine_trial": engine_trial}),
+        **({"engine_chosen": True} if engine_chosen else {}),
     }
     values |= about
     return values | {"identity": identity_of(values, defaults_of(plan))}

@@ -3,7 +3,7 @@
 Two runs with the same identity and seed are equal in every round, on similar machines to the last
 bit. The identity covers the options that differ from their defaults, digests of data and other
 files, and the versions of plugins. It does not cover options of the machine, the screen or paths,
-nor an engine that the run has measured and chosen itself.
+nor an engine that the run has chosen itself.
 It also excludes seed, rounds and trials: trial k of seed s is the run with seed s + k, and a
 shorter run is the beginning of a longer one.
 
@@ -158,8 +158,8 @@ def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
 
 
 def chose_engine(config: Mapping[str, Any]) -> bool:
-    """Return True if the run has measured its engine, or will; it then counts like the machine."""
-    return "engine_trial" in config or config.get("engine") == "auto"
+    """Return True if the run has chosen its engine, or will; it then counts like the machine."""
+    return "engine_chosen" in config or config.get("engine") == "auto"
 
 
 def _without_place(option: str, value: Any, config: Mapping[str, Any]) -> Any:  # noqa: ANN401

@@ -238,7 +238,7 @@ def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
 
 RECORD_ONLY = set(
     "plugins versions machine data layout files depends_on notes identity protofl description "
-    "set_by arithmetic engine_trial".split()
+    "set_by arithmetic engine_chosen".split()
 )
 """Entries of ``config.json`` that are not options."""
 

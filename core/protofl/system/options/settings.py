@@ -219,7 +219,7 @@ class Settings(Strict):
         metavar="DEVICE", resume=False, common=True
     )
     engine: str = machine(
-        "auto", "Engine; auto measures engines on a GPU and is eager on a CPU", affects="digits",
+        "auto", "Engine; auto is cuda-graphs on a GPU and eager on a CPU", affects="digits",
         metavar="NAME|auto", chooses="engine", common=True
     )
     backend: str = machine(

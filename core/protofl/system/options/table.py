@@ -91,7 +91,7 @@ def usual_values(config: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         config: What ``config.json`` holds, perhaps without the facts that follow the options.
     """
-    automatic = "engine_trial" in config or config.get("engine") == "auto"
+    automatic = "engine_chosen" in config or config.get("engine") == "auto"
     return default_values() | {
         "engine": str(config["engine"]) if automatic else "eager",
         "precision": "tf32-conv" if "arithmetic" in config else "fp32",

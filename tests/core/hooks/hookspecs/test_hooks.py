@@ -76,7 +76,6 @@ HOOKS = {
         "train": "job config",
         "train_group": "jobs config",
         "choose_groups": "architectures config",
-        "variants": "clients",
     },
     "backend": {"open_pool": "plan config workers idle"},
 }
