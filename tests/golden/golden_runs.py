@@ -47,6 +47,7 @@ OPTIONS: dict[str, Options] = {
 """Options of a method in its stored runs, if not its ``check_options``."""
 
 FURTHER: dict[str, tuple[str, Options]] = {
+    "fedex-lora-factors": ("fedex-lora", {"ranks": "1"}),
     "fedl2g-features": ("fedl2g", {"warmup": 1, "guide": "features"}),
     "fedplvm-models": ("fedplvm", {"lambda": 1, "share": "model"}),
     "gh-ofl-nb-diag": ("gh-ofl", {"head": "nb-diag"}),

@@ -33,9 +33,9 @@ class FedIT:
         down      B[:, :r_i],  A[:r_i]
 
     The product of the means, (Σ_i p_i·B_i)·(Σ_i p_i·A_i), is not the mean of the products:
-    FlexLoRA, FLoRA and FFA-LoRA avoid that error. Slices that no client of the round has stay, as
-    zeros in both factors could not be trained again. Inference: the client's net after its
-    download.
+    FedEx-LoRA, FlexLoRA, FLoRA and FFA-LoRA avoid that error. Slices that no client of the round
+    has stay, as zeros in both factors could not be trained again. Inference: the client's net after
+    its download.
     """
 
     class Config(adapters.AdapterConfig):

@@ -170,7 +170,8 @@ def adapt(client: pf.Client[Any], *, merges: bool = False, train_a: bool = True)
 
     Args:
         client: The client.
-        merges: The adapters are merged into the frozen weights after rounds (FLoRA).
+        merges: Adapters, or a residual of them, are merged into the frozen weights after rounds
+            (FLoRA, FedEx-LoRA).
         train_a: Train A too; False keeps it as it was drawn (FFA-LoRA).
     """
     model = cast(pf.models.SplitModel, client.module("model"))
@@ -325,9 +326,9 @@ def adapters_of(side: pf.Learner[Any]) -> dict[str, Factors]:
     return cast(Adapted, side.module("extractor")).adapters()
 
 
-def known(payload: Mapping[str, Tensor], name: str) -> Factors:
+def known(payload: Mapping[str, Tensor], name: str, prefix: str = "adapter") -> Factors:
     """Return the factors of a weight in a payload or in the global state."""
-    return Factors(payload[f"adapter/{name}/b"], payload[f"adapter/{name}/a"])
+    return Factors(payload[f"{prefix}/{name}/b"], payload[f"{prefix}/{name}/a"])
 
 
 def parts_of(payload: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
@@ -336,10 +337,12 @@ def parts_of(payload: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     return {key: payload[key] for key in keys if key in payload.keys()}
 
 
-def packed(name: str, factors: Factors, parts: str = BOTH) -> pf.Payload:
+def packed(
+    name: str, factors: Factors, parts: str = BOTH, *, prefix: str = "adapter"
+) -> pf.Payload:
     """Return the factors of a weight by wire names: ``a``, ``b`` or both."""
     found = {"a": factors.a, "b": factors.b.contiguous()}
-    return pf.Payload({f"adapter/{name}/{part}": found[part] for part in parts})
+    return pf.Payload({f"{prefix}/{name}/{part}": found[part] for part in parts})
 
 
 @torch.no_grad()

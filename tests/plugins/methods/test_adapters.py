@@ -20,9 +20,13 @@ from protofl_plugins.methods.lora import FedIT, FedSALoRA, FFALoRA
 from protofl_plugins.models.low_rank import Factors, best_of_rank
 from protofl_plugins.shared.adapters import adapters_of, known
 
-METHODS = ("hetlora", "flexlora", "flora", "raflora", "fedit", "ffa-lora", "fedsa-lora")
+MERGING = ("flora", "fedex-lora")
+"""Methods whose clients keep a sum of merges, M."""
+METHODS = (*MERGING, "hetlora", "flexlora", "raflora", "fedit", "ffa-lora", "fedsa-lora")
 ONE_FACTOR = ("ffa-lora", "fedsa-lora")
 """Methods whose clients send A or B alone."""
+ONE_RANK = ("fedex-lora",)
+"""Methods whose clients have one rank: 1 here."""
 RANKS = (3, 1, 2, 3)
 """Ranks of the four clients, with ``ranks=3,1,2``."""
 
@@ -38,7 +42,7 @@ def found(toy):
 
     def made(method, **options):
         run = options.pop("run", {})
-        given = {"ranks": "3,1,2", **options}
+        given = {"ranks": "1" if method in ONE_RANK else "3,1,2", **options}
         return toy(method, set=given, models=group, data=data, **run)
 
     return made
@@ -210,7 +214,7 @@ def test_clients_share_the_frozen_net_and_keep_only_what_is_trained(found, metho
     assert len(nets) == 1
     tensors, _ = pack_client(records[1], received=False)
     names = {name.partition("/")[2] for name in tensors if name.startswith("model/")}
-    merged = {"buffer/extractor.merged_0"} if method == "flora" else set()
+    merged = {"buffer/extractor.merged_0"} if method in MERGING else set()
     assert names == {"extractor.a.0", "extractor.b.0", "head.weight", "head.bias"} | merged
 
 
@@ -428,7 +432,7 @@ def test_flexlora_splits_the_svd_as_published(found, alpha):
 def test_alpha_is_the_scale_of_each_clients_net(method, found):
     federation = found(method, alpha=6)
     scales = [federation.client(n).model.extractor.scale for n in range(4)]
-    assert scales == [6 / rank for rank in RANKS]
+    assert scales == [6.0] * 4 if method in ONE_RANK else [6 / rank for rank in RANKS]
 
 
 def test_flora_merges_what_clients_of_all_scales_learned(found):
