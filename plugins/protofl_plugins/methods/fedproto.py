@@ -24,7 +24,7 @@ from protofl_plugins.shared.prototypes import (
     collect_online,
     default_weight,
     global_prototypes,
-    guide,
+    guided_loss,
     guides,
     mean_prototypes,
     nearest_prototype,
@@ -60,17 +60,7 @@ class FedProto:
     resolve = staticmethod(default_weight)  # λ
     download_payload = staticmethod(global_prototypes)  # P̄
     before_training = staticmethod(guides)  # P̄ as a table C×K, and the classes that have one
-
-    @pf.hookimpl
-    def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
-    ) -> pf.Terms:
-        """Eq. 4."""
-        terms = {"ce": client.task.loss(output.logits, batch.y)}
-        if constants:  # λ·E_c φ(P_i^c, P̄^c)
-            terms["align"] = guide(client.config, output.features, batch.y, **constants)
-        return terms
-
+    local_loss = staticmethod(guided_loss)  # Eq. 4: E ℓ + λ·E_c φ(P_i^c, P̄^c)
     after_batch = staticmethod(collect_online)  # P_i^c (Eq. 2), if they are taken during training
     upload_payload = staticmethod(sent_prototypes)  # P_i^c (Eq. 2), with counts if Eq. 3 weights
 

@@ -36,7 +36,7 @@ from protofl_plugins.shared.prototypes import (
     collect_online,
     default_weight,
     global_prototypes,
-    guide,
+    guided_loss,
     guides_of_before,
     nearest_prototype,
     sent_rows,
@@ -100,17 +100,7 @@ class FedTGP:
     setup_server = staticmethod(trained.set_up)
     download_payload = staticmethod(global_prototypes)  # P̂
     before_training = staticmethod(guides_of_before)
-
-    @pf.hookimpl
-    def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, constants: pf.LossData
-    ) -> pf.Terms:
-        """Eq. 11."""
-        terms = {"ce": client.task.loss(output.logits, batch.y)}
-        if constants:  # λ·E_c φ(P_i^c, P̂^c)
-            terms["align"] = guide(client.config, output.features, batch.y, **constants)
-        return terms
-
+    local_loss = staticmethod(guided_loss)  # Eq. 11: E ℓ + λ·E_c φ(P_i^c, P̂^c)
     after_batch = staticmethod(collect_online)  # P_i^c (Eq. 2), if they are taken during training
     upload_payload = staticmethod(sent_without_counts)  # P_i^c (Eq. 2)
 

@@ -130,6 +130,17 @@ def guide(config: Any, features: Tensor, labels: Tensor, P: Tensor, known: Tenso
 
 
 @pf.hookimpl
+def guided_loss(
+    client: pf.Learner[Any], batch: pf.Batch, output: pf.Output, constants: pf.LossData
+) -> pf.Terms:
+    """Return the loss of the task, and `guide` once there are global prototypes (Eq. 4, 11)."""
+    terms = {"ce": client.task.loss(output.logits, batch.y)}
+    if constants:
+        terms["align"] = guide(client.config, output.features, batch.y, **constants)
+    return terms
+
+
+@pf.hookimpl
 def nearest_prototype(client: pf.Client[Any], x: Tensor) -> Tensor:
     """Predict the class of the nearest prototype, see `scores_by_distance`."""
     return scores_by_distance(client, x, "prototypes")
