@@ -232,14 +232,12 @@ class SharedPart(SharedWeights):
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: pf.Config) -> list[str]:
         """Require weights of the same shapes, and none that lie in a part that stays."""
-        if self._name != "model":
-            return self._unequal(run) or tied_parts(run)
-        reasons = self._unequal(run)
+        tied = [] if self._name == "model" else tied_parts(run)
         if not isinstance(config, ScopeConfig):
-            return reasons
+            return self._unequal(run) or tied
         if config.scope == "architecture":
-            return []
-        return [f"{reason}; or --set scope=architecture" for reason in reasons]
+            return tied
+        return [f"{reason}; or --set scope=architecture" for reason in self._unequal(run)] or tied
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Any]) -> pf.Payload:
