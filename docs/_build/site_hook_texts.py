@@ -65,6 +65,7 @@ WHEN = {
         "decode_upload": "on the server, when an upload arrives, in reverse order",
         "encode_download": "on the server, after all download_payload, in the order of --with",
         "decode_download": "on a client, when a download arrives, in reverse order",
+        "loss_factors": "on a client, before each phase of local training",
         "train_labels": "when a client is built",
         "train": "on a client, in each phase of local training, in place of the engine",
         "receive_uploads": "on the server, around the method's receive_uploads",

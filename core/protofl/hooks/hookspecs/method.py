@@ -323,6 +323,15 @@ class PayloadTransformSpec:
         """Return the decoded download for the client; writes nothing. None: an error."""
 
     @hookspec
+    def loss_factors(self, client: Client, terms: tuple[str, ...]) -> Mapping[str, float]:
+        """Return factors of loss terms in a phase of a client's local training.
+
+        ``terms`` has the labels of all terms of the run, such as ``align`` and a donor's
+        ``fedsa.mcl``. Factors of several transforms are multiplied. None or {}: all stay as they
+        are, as do terms that are left out.
+        """
+
+    @hookspec
     def train_labels(self, client: Client, labels: Tensor) -> Tensor:
         """Return training labels [n] that replace the client's own, when it is first needed.
 

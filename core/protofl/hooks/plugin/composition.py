@@ -13,6 +13,8 @@ from functools import partial
 from typing import Any
 
 import pluggy
+import torch
+from torch import Tensor
 
 from protofl.errors import RunFailure, UsageError, unknown
 from protofl.hooks.discovery.registry import Registry
@@ -364,4 +366,21 @@ class Composition:
             labels = {t.name: t.label for t in trained if t.method == method}
             source = self.members[method].loss(client, labels, constants.get(method))
             sources.append(self._watch.loss(source))
-        return Loss(sources)
+        return Loss(sources, self._loss_factors(client))
+
+    def _loss_factors(self, client: Client) -> dict[str, Tensor]:
+        """Return {label: factor} of the terms that transforms scale.
+
+        Raises:
+            RunFailure: A transform returned a factor of a term that the run does not have.
+        """
+        labels, factors = tuple(term.label for term in self.terms), dict[str, float]()
+        for member in self.transforms:
+            if "loss_factors" in member.hooks:
+                found = self._called(member, "loss_factors", client=client, terms=labels) or {}
+                for label, factor in found.items():
+                    if label not in labels:
+                        what = f"{member.name}.loss_factors returned a factor of {label!r}"
+                        raise RunFailure(what, f"the loss terms are {', '.join(labels)}")
+                    factors[label] = factors.get(label, 1.0) * float(factor)
+        return {name: torch.tensor(f, device=client.device) for name, f in factors.items()}

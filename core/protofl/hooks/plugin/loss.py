@@ -46,12 +46,26 @@ class LossSource:
     constants: LossData
 
 
-class Loss:
-    """The named terms of a client's loss, as plain callables."""
+FACTORS = ""
+"""Key of `Loss.constants` that is no method's: {label: factor} of terms that transforms scale."""
 
-    def __init__(self, sources: list[LossSource]) -> None:
+
+class Loss:
+    """The named terms of a client's loss, as plain callables.
+
+    Args:
+        sources: The methods' losses.
+        factors: {label: factor} of terms in this phase, as tensors that engines pass on with the
+            constants, so that a recorded step takes the factor of its round.
+    """
+
+    def __init__(
+        self, sources: list[LossSource], factors: Mapping[str, Tensor] | None = None
+    ) -> None:
         self._sources = sources
         self._constants = {s.method: s.constants for s in sources}
+        if factors:
+            self._constants[FACTORS] = factors
         self._drawn = {
             method: constants
             for method, constants in self._constants.items()
@@ -96,7 +110,8 @@ class Loss:
             [
                 replace(s, learner=s.learner.on(model, modules.get(s.method, {})))
                 for s in self._sources
-            ]
+            ],
+            self._constants.get(FACTORS),
         )
 
     def terms(
@@ -122,6 +137,9 @@ class Loss:
                     if value.is_leaf:  # a parameter, or a constant: the step may change its memory
                         value = _copied(value, name, source)
                     terms[source.labels[name]] = value
+        for label, factor in constants.get(FACTORS, {}).items():
+            if label in terms:
+                terms[label] = factor * terms[label]
         if not terms:
             do = "drop fewer terms: the first round needs one"
             raise RunFailure("no method returned a loss term", do=do)

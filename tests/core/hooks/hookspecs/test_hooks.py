@@ -44,6 +44,7 @@ HOOKS = {
     "payload-transform": {
         "upload_payload": "client",
         "download_payload": "server client_id",
+        "loss_factors": "client terms",
         "train_labels": "client labels",
         "train": "client job",
         "receive_uploads": "server uploads",
