@@ -7,7 +7,7 @@ import re
 
 import pytest
 from doc_pages import FENCE, ROOT, commands_of
-from installing import write_dist_info
+from installing import forget_new_plugins, write_dist_info
 from typer.testing import CliRunner
 
 from protofl_cli.app import app
@@ -71,6 +71,7 @@ def test_an_own_method(walk, tmp_path, monkeypatch):
     package = tmp_path / "protofl-my-method"
     write_dist_info(package, package / "src")  # for the page's pip install
     monkeypatch.syspath_prepend(str(package / "src"))
+    forget_new_plugins()
     walk("first-plugin", "Check it")
     swept, *_, verified = walk("first-plugin", "From a sweep to a table of a paper")
     assert "lambda" in swept and "best" in swept

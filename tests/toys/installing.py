@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 
 
@@ -22,3 +23,9 @@ def write_dist_info(project, site):
         for group, entries in about["entry-points"].items()
     ]
     (info / "entry_points.txt").write_text("\n".join(lines))
+
+
+def forget_new_plugins():
+    """Forget imported packages of ``protofl new-plugin``; other tests have others of that name."""
+    for name in [name for name in sys.modules if name.startswith("protofl_my_")]:
+        del sys.modules[name]

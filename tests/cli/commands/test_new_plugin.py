@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from installing import write_dist_info
+from installing import forget_new_plugins, write_dist_info
 from slowness import quick
 from typer.testing import CliRunner
 
@@ -62,7 +62,9 @@ def written(tmp_path_factory):
 def installed(written, monkeypatch):
     for folder in written.values():
         monkeypatch.syspath_prepend(str(folder / "src"))
-    return written
+    forget_new_plugins()
+    yield written
+    forget_new_plugins()
 
 
 def test_there_is_a_template_for_every_kind():
