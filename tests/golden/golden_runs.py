@@ -83,6 +83,7 @@ ADAM = {
     "fedgen-official",
     "fedktl",
     "fedktl-official",
+    "fedmps",
     "fedpkd",
     "feddf",
     "fedpft",
