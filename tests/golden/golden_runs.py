@@ -84,6 +84,7 @@ ADAM = {
     "fedgen-official",
     "fedktl",
     "fedktl-official",
+    "fedmps",
     "fedpkd",
     "feddf",
     "fedpft",
