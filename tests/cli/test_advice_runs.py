@@ -107,6 +107,8 @@ RUNS = [
     images("choose another folder, or continue", "--out done", folder="folder --out new"),
     images("choose another folder with --out", "--out t.csv/x", __out="new"),
     images("give a file: --events FILE", "--json --events -", FILE="ev.jsonl"),
+    Case("--set ranks=4, or flora, flexlora or raflora", of("fedex-lora") + "--set ranks=2,4",
+         {"ranks=4,": "ranks=4"}, 1),
     images("see: protofl show {}", "--set fedproto.lambad=1"),
     images("see: protofl show {}", "--set fedproto.lambda=much"),
     Case("give --public N, or leave the option out", of("fedmd")
