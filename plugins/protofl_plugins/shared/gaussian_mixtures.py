@@ -94,8 +94,8 @@ def first_responsibilities(
     """
     chances, seeds = there.cpu().double(), list[Tensor]()
     for _ in range(components):
-        drawn = torch.multinomial(chances, 1, generator=generator).to(X.device)
-        seeds.append(X.gather(1, drawn.unsqueeze(2).expand(-1, 1, X.shape[2])))
+        seed = drawn(chances, generator).to(X.device).view(-1, 1, 1)
+        seeds.append(X.gather(1, seed.expand(-1, 1, X.shape[2])))
         distances = torch.cdist(X, torch.cat(seeds, 1)).square()
         # A class of equal samples has no distances, and may draw any of them.
         chances = ((distances.amin(2) + torch.finfo(X.dtype).tiny) * there).cpu()
@@ -161,8 +161,7 @@ def sample(mixtures: Mixtures, counts: Tensor, generator: torch.Generator) -> Te
     weights, means, S = mixtures
     (m, G, K), device, dtype = means.shape, means.device, torch.get_default_dtype()
     chances = weights.cpu().double().repeat_interleave(counts.cpu(), 0)
-    component = torch.multinomial(chances, 1, generator=generator).squeeze(1)
-    chosen = torch.arange(m).repeat_interleave(counts.cpu()) * G + component
+    chosen = torch.arange(m).repeat_interleave(counts.cpu()) * G + drawn(chances, generator)
     chosen = chosen.sort().values
     noise = torch.randn(len(chosen), K, generator=generator).to(device)
     middle = means.flatten(0, 1).to(dtype)[chosen.to(device)]
@@ -173,3 +172,13 @@ def sample(mixtures: Mixtures, counts: Tensor, generator: torch.Generator) -> Te
         return middle + torch.cat([e @ R.T for e, R in zip(each, root, strict=True)])
     deviation = S.flatten(0, 1).clamp(min=0).sqrt().to(dtype)[chosen.to(device)]
     return middle + noise * (deviation.unsqueeze(1) if S.dim() == 2 else deviation)
+
+
+def drawn(chances: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a place of each row, [n], with the chances of the row, n×m.
+
+    torch.multinomial draws other numbers in other versions of torch.
+    """
+    ends = chances.cumsum(1)
+    u = ends[:, -1:] * torch.rand(len(ends), 1, dtype=ends.dtype, generator=generator)
+    return torch.searchsorted(ends, u, right=True).squeeze(1).clamp(max=ends.shape[1] - 1)
