@@ -9,8 +9,8 @@ and every operation is compared with those of its first run (`protofl.backends.S
 than ``eager``, for trying it out.
 
 **A capture is compared.** The graph and the step's own code run from the same weights, which are
-not those of the capture. If they differ by more than rounding (`protofl_plugins.engines.
-captured_steps`), ``eager`` trains the architecture. The work of both is undone.
+not those of the capture. If they differ by more than rounding, ``eager`` trains the architecture
+(`protofl_plugins.engines.captured_steps`). The work of both is undone.
 
 **What keeps results right.** All work of a client, from the copy of its weights to its last step,
 is launched on the stream of its stage, so nothing overtakes a replay: neither the copy of the next
