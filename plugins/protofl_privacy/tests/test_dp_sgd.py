@@ -364,7 +364,7 @@ def test_every_step_on_samples_costs_budget_and_draws_anew(method, monkeypatch):
             "phases and rounds have streams of their own"
         )
     spent = epsilon_of_steps(0.5, 0.5, len(next(iter(taken.values()))), 1e-5)
-    assert lines[1]["extra"]["dp-sgd.epsilon"] == pytest.approx(spent)
+    assert lines[1]["extra"]["dp-sgd.epsilon_if_deployed"] == pytest.approx(spent)
 
 
 @pytest.mark.slow
