@@ -1,4 +1,4 @@
-"""Does a captured step compute what its code computes? Both run once, from the same memory.
+"""Comparison of a captured step with its own code: both run once, from the same memory.
 
 **Rounding.** Some kernels of a GPU add numbers in an order that changes from run to run, and nets
 with BatchNorm amplify that: in a fresh ResNet with batches of ten, a change of the weights in the
@@ -40,7 +40,7 @@ the unit roundoff of float32."""
 
 @dataclass(frozen=True)
 class Step:
-    """What a step has computed.
+    """Results of a step.
 
     Attributes:
         losses: {loss term: its value []}.

@@ -50,11 +50,7 @@ class FedCGS:
         "gram": statistics.GRAM,
     }
     upload_rules = statistics.UPLOAD_RULES | dict.fromkeys(("feature_sums", "counts"), "optional")
-    downloads = {
-        "discriminants": statistics.DISCRIMINANTS,
-        "offsets": statistics.OFFSETS,
-        "kept": statistics.KEPT,
-    }
+    downloads = statistics.LINEAR_HEAD  # W and b
 
     run_defaults = staticmethod(statistics.one_shot)
     phases = staticmethod(statistics.no_training)

@@ -70,11 +70,7 @@ class FedPFT:
         "classes": "which classes the client has more than G samples of",
     }
     upload_rules = dict.fromkeys(uploads, "optional")  # a client sends them once
-    downloads = {
-        "discriminants": statistics.DISCRIMINANTS,
-        "offsets": statistics.OFFSETS,
-        "kept": statistics.KEPT,
-    }
+    downloads = statistics.LINEAR_HEAD  # W and b
 
     run_defaults = staticmethod(statistics.one_shot)
     phases = staticmethod(statistics.no_training)

@@ -111,11 +111,9 @@ class GHOFL:
     }
     upload_rules = dict.fromkeys(uploads, "optional")  # a client sends them once
     downloads = {
-        "discriminants": statistics.DISCRIMINANTS,
-        "offsets": statistics.OFFSETS,
+        **statistics.LINEAR_HEAD,
         "inverse_variances": pf.Key("[n, K] float64", "1/v_c, of nb-diag", by_class=True),
         "precisions": pf.Key("[n, K, K] float64", "Σ_c⁻¹, of qda", by_class=True),
-        "kept": statistics.KEPT,
     }
     download_rules = dict.fromkeys(("inverse_variances", "precisions"), "optional")
 

@@ -40,6 +40,9 @@ GRAM = pf.Key(
 DISCRIMINANTS = pf.Key("[n, K] float64", "W of the classes that anybody has sent", by_class=True)
 OFFSETS = pf.Key("[n] float64", "b, the constant of each class's score", by_class=True)
 KEPT = pf.Key("[] int", "that the server has what the client sent")
+LINEAR_HEAD = {"discriminants": DISCRIMINANTS, "offsets": OFFSETS, "kept": KEPT}
+"""Downloads of a method with the scores W·f(x) + b."""
+
 HEAD = ("discriminants", "offsets", "inverse_variances", "precisions", "classes")
 """Keys of a head, as far as a method has them."""
 

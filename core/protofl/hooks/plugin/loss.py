@@ -47,7 +47,7 @@ class LossSource:
 
 
 FACTORS = ""
-"""Key of `Loss.constants` that is no method's: {label: factor} of terms that transforms scale."""
+"""Key of the transforms' factors in `Loss.constants`: {label: factor}. No method has this name."""
 
 
 class Loss:

@@ -56,7 +56,7 @@ def figures_of(run: Run) -> dict[str, Any]:
 
     They are those of the round with the best validation accuracy; of a run that fine-tunes clients
     after the last round, those after fine-tuning. Traffic is the sum over the rounds up to there.
-    There are no seconds, because runs of a benchmark compete with each other for the machine.
+    Seconds are left out, because runs of a benchmark compete with each other for the machine.
 
     Raises:
         UsageError: No round has a validation accuracy.

@@ -42,7 +42,7 @@ class Standing:
         low: Lower end of the gap's 95 % interval over seeds; NaN below three seeds.
         high: Upper end.
         p: p of the gap, after Holm's correction; NaN if it is not tested.
-        outcome: `BETTER`, `WORSE`, `EQUAL` or `OPEN`; empty if there is no interval.
+        outcome: `BETTER`, `WORSE`, `EQUAL` or `OPEN`; empty without an interval.
         seeds: Number of seeds that ``local`` has, too.
         worst: Accuracy of the worst client.
         worse_off: Share of clients that are less accurate than alone.
