@@ -10,14 +10,16 @@ from protofl_workbench.reproductions.benchmark.benchmark_records import read_rec
 from protofl_workbench.reproductions.benchmark.standings import BenchmarkSetting, Standing
 from protofl_workbench.reproductions.reproduction import Reproduction
 
-BENCHMARK = "benchmark/regimes"
-"""The reproduction whose records are read."""
+REFERENCE = Path(__file__).parents[1] / "reference"
 
-RECORDS = Path(__file__).parents[1] / "reference/benchmark"
-"""Folder of the committed records."""
+BENCHMARKS = {
+    "benchmark/regimes": REFERENCE / "benchmark",
+    "benchmark/methods": REFERENCE / "benchmark-methods",
+}
+"""{reproduction: folder of its committed records}."""
 
 
-def settings_of(benchmark: Reproduction, folder: Path = RECORDS) -> list[BenchmarkSetting]:
+def settings_of(benchmark: Reproduction, folder: Path) -> list[BenchmarkSetting]:
     """Return the standings of all rows with a record, by setting in the benchmark's order."""
     return standings.settings_of(benchmark.columns, read_records(folder))
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import step_cost
-from benchmark_figures import BENCHMARK, benchmark_rows, settings_of
+from benchmark_figures import BENCHMARKS, benchmark_rows, settings_of
 from markdown_tables import code, table
 from measurements import Measurements, measure
 from payload_sizes import DIRECTIONS, ROUNDS, SHOWN, SIZES, SYMBOLS, KeySize, fitted
@@ -26,6 +26,7 @@ from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.wire.keys import declared_keys, reveals_of
 from protofl_workbench.reproductions.benchmark import standings_tables
 from protofl_workbench.reproductions.benchmark.standings import BenchmarkSetting, Standing
+from protofl_workbench.reproductions.reproduction import Reproduction
 
 STORED = Path(__file__).with_name("measured.json")
 """{method: its measurements}, a line for each method."""
@@ -77,7 +78,8 @@ class Card:
         method: The class.
         page: Its hand-written page.
         measured: Its payload sizes and costs.
-        benchmark: Titles of settings of the benchmark, and its standings in them.
+        benchmark: Titles of settings of a benchmark, and its standings in them.
+        reproduction: That benchmark.
         published: Published figures.
     """
 
@@ -86,12 +88,13 @@ class Card:
     page: str
     measured: Measurements
     benchmark: Sequence[tuple[str, Standing]]
+    reproduction: str
     published: Sequence[PublishedRow]
 
     @property
     def benchmark_command(self) -> str:
         """The command that makes the figures of the benchmark."""
-        return f"protofl reproduce {BENCHMARK} --only {self.name}"
+        return f"protofl reproduce {self.reproduction} --only {self.name}"
 
 
 def card_sections(name: str) -> str:
@@ -99,13 +102,12 @@ def card_sections(name: str) -> str:
     stored = _stored().get(name)
     if stored is None:
         return f"Payload sizes and cost are not measured yet: `{UPDATE} {name}`."
-    (benchmark,) = (one for one in _reproductions() if one.name == BENCHMARK)
     card = Card(
         name,
         Registry().load("method", name),
         (PAGES / f"{name}.md").read_text(encoding="utf-8"),
         stored,
-        benchmark_rows(name, benchmark, _settings()),
+        *_benchmark_of(name),
         published_rows(name, _reproductions()),
     )
     return measured_sections(card)
@@ -246,7 +248,7 @@ def _benchmark(card: Card) -> str:
     text = (
         "Points of accuracy beside `local`, with 95 % intervals over seeds (▲ better, ▼ worse, = "
         "within half a point, ? not decided); megabytes of a client. "
-        "[Benchmark](../benchmark.md) describes the settings, and "
+        f"[Benchmark](../{BENCHMARKS[card.reproduction].name}.md) describes the settings, and "
         f"`{card.benchmark_command}` makes these figures."
     )
     rows = [
@@ -277,11 +279,22 @@ _stored = lru_cache(read_measured)
 _reproductions = lru_cache(installed_reproductions)
 
 
+def _benchmark_of(method: str) -> tuple[Sequence[tuple[str, Standing]], str]:
+    """Return a method's titles and standings in the first benchmark that has it, and its name."""
+    for name, (benchmark, settings) in _settings().items():
+        if rows := benchmark_rows(method, benchmark, settings):
+            return rows, name
+    return (), name
+
+
 @lru_cache(maxsize=1)
-def _settings() -> list[BenchmarkSetting]:
-    """Return the standings of the committed records."""
-    (benchmark,) = (one for one in _reproductions() if one.name == BENCHMARK)
-    return settings_of(benchmark)
+def _settings() -> dict[str, tuple[Reproduction, list[BenchmarkSetting]]]:
+    """Return the benchmarks, and the standings of their committed records."""
+    installed = {one.name: one for one in _reproductions()}
+    return {
+        name: (installed[name], settings_of(installed[name], folder))
+        for name, folder in BENCHMARKS.items()
+    }
 
 
 def method_of(place: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import site_cards
-from benchmark_figures import BENCHMARK, benchmark_rows, settings_of
+from benchmark_figures import benchmark_rows, settings_of
 from measurements import Measurements
 
 from protofl_workbench.reproductions.benchmark.benchmark_records import write_record
@@ -16,7 +16,7 @@ CLIENTS, SEEDS = 10, 3
 
 @pytest.fixture(scope="module")
 def benchmark():
-    return find_reproduction(BENCHMARK)
+    return find_reproduction("benchmark/regimes")
 
 
 def record(method, setting, level):
@@ -72,7 +72,8 @@ class Mine:
 def test_the_page_has_the_gaps(benchmark, runs):
     rows = benchmark_rows("fedproto", benchmark, settings_of(benchmark, runs))
     nothing = Measurements((), "local", (), None, {"cost": "no"}, {})
-    card = site_cards.Card("fedproto", Mine, "", nothing, rows, [])
+    name = benchmark.name
+    card = site_cards.Card("fedproto", Mine, "", nothing, rows, name, [])
     text = site_cards.measured_sections(card).partition("## Benchmark")[2].partition("\n## ")[0]
     assert "| fedproto | +10.1 ± 0.2 ▲ | " in text and "| fedproto-head | -9.9 ± 0.2 ▼ | " in text
     assert "| 2 | 1 | 0.06 |" in text

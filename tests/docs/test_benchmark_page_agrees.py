@@ -18,37 +18,46 @@ from protofl_workbench.reproductions.benchmark.benchmark_page import page_of
 from protofl_workbench.reproductions.benchmark.benchmark_records import read_records
 from protofl_workbench.reproductions.finding import find_reproduction
 
-PAGE = Path(__file__).parents[2] / "docs/reference/benchmark.md"
-RECORDS = PAGE.with_suffix("")
+REFERENCE = Path(__file__).parents[2] / "docs/reference"
+PAGES = {"benchmark/regimes": "benchmark", "benchmark/methods": "benchmark-methods"}
+
+pytestmark = pytest.mark.parametrize("name", PAGES)
 
 
-def test_the_page_agrees_with_its_records():
-    made = page_of(find_reproduction("benchmark/regimes"), read_records(RECORDS), "benchmark")
-    committed = PAGE.read_text(encoding="utf-8")
+@pytest.fixture
+def page(name):
+    return REFERENCE / f"{PAGES[name]}.md"
+
+
+def test_the_page_agrees_with_its_records(name, page):
+    made = page_of(find_reproduction(name), read_records(page.with_suffix("")), page.stem)
+    committed = page.read_text(encoding="utf-8")
     assert made == committed, (
-        "protofl reproduce benchmark/regimes --no-run --out docs/reference/benchmark.md --force"
+        f"protofl reproduce {name} --no-run --out docs/reference/{page.name} --force"
     )
     assert not any(text in committed for text in ("/work/", "/tmp/", "/home/"))
 
 
-@pytest.fixture(scope="module")
-def accuracies():
-    """Return {setting: {row: accuracy of each seed}} in points."""
+@pytest.fixture
+def accuracies(page):
+    """Return {setting: {row: {seed: accuracy}}} in points."""
     found = {}
-    for file in RECORDS.glob("*/*.json"):
+    for file in page.with_suffix("").glob("*/*.json"):
         record = json.loads(file.read_text(encoding="utf-8"))
         if "runs" in record:
-            runs = sorted(record["runs"], key=lambda run: run["seed"])
-            means = [100 * np.mean([*run["clients"].values()]) for run in runs]
-            found.setdefault(record["setting"], {})[record["method"]] = np.array(means)
+            means = {r["seed"]: 100 * np.mean([*r["clients"].values()]) for r in record["runs"]}
+            found.setdefault(record["setting"], {})[record["method"]] = means
     return found
+
+
+def gap_of(rows, row):
+    """Return the gap of each seed of a row that did not diverge before its first evaluation."""
+    return np.array([accuracy - rows["local"][seed] for seed, accuracy in rows[row].items()])
 
 
 def outcomes(rows):
     """Return {row: sign} of a setting: Holm's correction as a loop over sorted p."""
-    gaps = {
-        row: a - rows["local"] for row, a in rows.items() if row not in ("local", "centralised")
-    }
+    gaps = {row: gap_of(rows, row) for row in rows if row not in ("local", "centralised")}
     # Weight 0 may have been chosen: then all gaps are 0, and no test is needed.
     p = {row: stats.ttest_1samp(gap, 0).pvalue if gap.any() else 1 for row, gap in gaps.items()}
     signs, rejecting = {}, True
@@ -61,8 +70,8 @@ def outcomes(rows):
     return signs
 
 
-def test_every_gap_and_sentence_follows_from_the_accuracies_of_clients(accuracies):
-    benchmark, text = find_reproduction("benchmark/regimes"), PAGE.read_text(encoding="utf-8")
+def test_every_gap_and_sentence_follows_from_the_accuracies_of_clients(name, page, accuracies):
+    benchmark, text = find_reproduction(name), page.read_text(encoding="utf-8")
     signs = {setting: outcomes(rows) for setting, rows in accuracies.items()}
     checked = 0
     for table in text.partition("## What this does not say")[0].split("\n\n"):
@@ -81,7 +90,7 @@ def test_every_gap_and_sentence_follows_from_the_accuracies_of_clients(accuracie
             for setting, cell in zip(settings, cells, strict=True):
                 assert bool(cell) == (row in accuracies[setting])
                 if cell:
-                    gap = accuracies[setting][row] - accuracies[setting]["local"]
+                    gap = gap_of(accuracies[setting], row)
                     number, sign = float(cell.split(" ")[0]), cell[-1]
                     assert number == pytest.approx(gap.mean(), abs=0.051)
                     assert sign == signs[setting].get(row, sign)
@@ -91,7 +100,8 @@ def test_every_gap_and_sentence_follows_from_the_accuracies_of_clients(accuracie
         times = Counter(
             row for rows in signs.values() for row, found in rows.items() if found == sign
         )
-        everywhere = {row for row in times if all(row in rows for rows in signs.values())}
+        ran = Counter(row for rows in signs.values() for row in rows)
         line = next(line for line in text.splitlines() if line.startswith(f"- {words} `local`"))
-        said = {row: int(n) for row, n in re.findall(r"`([\w.-]+)` in (\d+)", line)}
-        assert said == {row: times[row] for row in everywhere}
+        found = re.findall(r"`([\w.-]+)` in (\d+)(?: of (\d+))?", line)
+        said = {row: (int(n), int(of or len(signs))) for row, n, of in found}
+        assert said == {row: (times[row], ran[row]) for row in times}

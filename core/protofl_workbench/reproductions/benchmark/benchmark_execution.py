@@ -177,7 +177,9 @@ class BenchmarkCell:
             ]
             record |= environment_of(next(iter(scored.values())).run)
         failed = [
-            f"seed {seed} diverged in its first round" for seed, _ in finals if seed not in scored
+            f"seed {seed} diverged before its first evaluation"
+            for seed, _ in finals
+            if seed not in scored
         ]
         if self.error is not None:
             failed = [self.error.what]

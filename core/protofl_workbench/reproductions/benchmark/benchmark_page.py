@@ -119,15 +119,14 @@ def page_of(reproduction: Reproduction, records: Sequence[Record], folder: str) 
 
 
 _PICTURES = {
-    "gaps": "Gap to local in points over the training samples of a client, a panel for each group "
-    "of settings",
+    "gaps": "Gap of each method to local, in points, in all settings",
     "traffic": "Gap to local in points against the bytes that a client sends and receives",
 }
 
 _READING = (
     "The gap is the accuracy of a method, averaged over clients, minus that of `local`, in which "
-    "every client trains alone on the same samples. Ribbons and ± are 95 % intervals over seeds. "
-    "All text below is computed from the records."
+    "every client trains alone on the same samples. Ribbons, bars and ± are 95 % intervals over "
+    "seeds. All text below is computed from the records."
 )
 
 _MARKS = (
@@ -160,8 +159,7 @@ One command tunes and runs an installed method beside `local`, in all settings o
 
 ```bash
 pip install -e path/to/your-package
-protofl reproduce {name} --add MY_METHOD --scale smoke    # a minute: checks that everything runs
-protofl reproduce {name} --add MY_METHOD {files}--columns {columns}
+{smoke}protofl reproduce {name} --add MY_METHOD {files}--columns {columns}
 ```
 
 Its main weight is the first number among its options that is positive by default, may be 0 and has
@@ -173,7 +171,11 @@ others."""
 def _adding(reproduction: Reproduction) -> str:
     files = "".join(f"--file {name}=FILE " for name in reproduction.files)
     columns = next(iter(reproduction.columns))
-    return _ADDING.format(name=reproduction.name, files=files, columns=columns)
+    smoke = ""
+    if "smoke" in reproduction.scales:
+        smoke = f"protofl reproduce {reproduction.name} --add MY_METHOD --scale smoke"
+        smoke += "    # a minute: checks that everything runs\n"
+    return _ADDING.format(name=reproduction.name, files=files, columns=columns, smoke=smoke)
 
 
 def _list(lines: Iterable[str]) -> str:
@@ -227,13 +229,15 @@ def statements(reproduction: Reproduction, settings: Sequence[BenchmarkSetting])
     outcomes: dict[str, list[str]] = {}
     for standing in (each for s in tested for each in s.standings if each.outcome):
         outcomes.setdefault(standing.method, []).append(standing.outcome)
-    everywhere = {m: each for m, each in outcomes.items() if len(each) == len(tested)}
     total = count(len(tested), "setting")
 
     def where(outcome: str) -> str:
-        times = {m: each.count(outcome) for m, each in everywhere.items() if outcome in each}
-        ordered = sorted(times, key=lambda m: (-times[m], m))
-        return ", ".join(f"`{m}` in {times[m]}" for m in ordered) or "no method"
+        times = {m: each.count(outcome) for m, each in outcomes.items() if outcome in each}
+        said = {m: f"`{m}` in {times[m]}" for m in times}
+        for method, each in outcomes.items():
+            if method in said and len(each) < len(tested):
+                said[method] += f" of {len(each)}"
+        return ", ".join(said[m] for m in sorted(said, key=lambda m: (-times[m], m))) or "no method"
 
     best = max(
         ((s, each) for s in tested for each in s.standings if each.outcome),

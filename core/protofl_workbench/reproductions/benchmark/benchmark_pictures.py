@@ -1,4 +1,7 @@
-"""Pictures of a benchmark: gaps to ``local`` over the number of samples, and against traffic."""
+"""Pictures of a benchmark: gaps to ``local`` over the number of samples, and against traffic.
+
+A benchmark whose settings have no number has one picture: the gaps of all methods, a line each.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-HEIGHT = 2.3
-"""Inches of a row of panels."""
+HEIGHT, LINE = 2.3, 0.2
+"""Inches of a row of panels, and of a method's line."""
 
 Points = list[tuple[float, Standing]]
 
 
 def pictures(reproduction: Reproduction, settings: Sequence[BenchmarkSetting]) -> dict[str, Figure]:
-    """Return the pictures by name; empty if no group has two settings with a number.
+    """Return the pictures by name; empty without a gap to draw.
 
     Args:
         reproduction: The benchmark. A setting's place is the number in its label: ``n = 30``.
@@ -39,7 +42,7 @@ def pictures(reproduction: Reproduction, settings: Sequence[BenchmarkSetting]) -
             panels.setdefault(column.group, []).append((float(number[0]), setting))
     panels = {group: sorted(p, key=lambda p: p[0]) for group, p in panels.items() if len(p) > 1}
     if not panels:
-        return {}
+        return _all_methods(reproduction, settings)
     lines: dict[str, dict[str, Points]] = {group: {} for group in panels}
     for group, panel in panels.items():
         for place, setting in panel:
@@ -52,6 +55,41 @@ def pictures(reproduction: Reproduction, settings: Sequence[BenchmarkSetting]) -
         "gaps": _panels(lines, rows, _gaps, "training samples of a client", "log"),
         "traffic": _panels(lines, rows, _traffic, "MB a client sends and receives", "symlog"),
     }
+
+
+def _all_methods(
+    reproduction: Reproduction, settings: Sequence[BenchmarkSetting]
+) -> dict[str, Figure]:
+    """Draw the gap of each method in each setting, the largest mean gap first."""
+    gaps: dict[str, dict[int, Standing]] = {}
+    for place, setting in enumerate(settings):
+        for standing in setting.standings:
+            if standing.method not in (LOCAL, CENTRALISED) and not math.isnan(standing.gap):
+                gaps.setdefault(standing.method, {})[place] = standing
+    if not gaps:
+        return {}
+    methods = sorted(gaps, key=lambda m: fmean(s.gap for s in gaps[m].values()))
+    look, names = Style("page"), [reproduction.columns[each.name].title for each in settings]
+    made, axes = look.canvas(LINE * (len(methods) + 3), names)
+    handles = []
+    for place in range(len(settings)):
+        found = [(y, gaps[m][place]) for y, m in enumerate(methods) if place in gaps[m]]
+        sides = [s.gap - s.low for _, s in found], [s.high - s.gap for _, s in found]
+        offset = 0.2 * ((len(settings) - 1) / 2 - place)
+        handles.append(
+            axes.errorbar(
+                [100 * s.gap for _, s in found],
+                [y + offset for y, _ in found],
+                xerr=[[100 * half for half in side] for side in sides],
+                **{**line_style(place), "linestyle": "none", "elinewidth": 0.8},
+            )
+        )
+    axes.axvline(0, color=INK, linewidth=0.7)
+    axes.set_yticks(range(len(methods)), methods)
+    axes.set_ylim(-0.7, len(methods) - 0.3)
+    axes.set_xlabel("gap to local (points)")
+    look.legend(made, handles, names)
+    return {"gaps": made}
 
 
 def _panels(

@@ -204,7 +204,9 @@ def test_a_final_run_that_diverges_counts_with_its_best_round_before(
     entry.run_ended(Outcome(entry.next(), "failed", folder, seed=1, rounds=rounds, error=error))
     assert entry.next() is None and entry.done
     record = entry.record()
-    assert record.get("failed") == (None if rounds else "seed 1 diverged in its first round")
+    assert record.get("failed") == (
+        None if rounds else "seed 1 diverged before its first evaluation"
+    )
     found = [(run["seed"], run["rounds"], run.get("diverged")) for run in record["runs"]]
     assert found == [(0, 3, None), *[(1, rounds, True)] * (rounds > 0)]
     (standing,) = setting_of("equal", [record]).standings

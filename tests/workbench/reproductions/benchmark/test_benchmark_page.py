@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from protofl_workbench.reproductions.benchmark.benchmark_execution import BenchmarkProgress
 from protofl_workbench.reproductions.benchmark.benchmark_page import page_of, statements, write_page
+from protofl_workbench.reproductions.benchmark.benchmark_pictures import pictures
 from protofl_workbench.reproductions.benchmark.benchmark_records import read_records
 from protofl_workbench.reproductions.benchmark.standings import settings_of
 from protofl_workbench.reproductions.finding import reproduction_of_file
@@ -85,6 +88,22 @@ def test_the_page_and_its_pictures_are_made_again_from_its_folder_alone(progress
     assert again == pictures
 
 
+def test_settings_without_numbers_have_a_picture_of_all_methods(progress, small, tmp_path):
+    columns = {
+        name: dataclasses.replace(column, label=f"samples {name}")
+        for name, column in small.columns.items()
+    }
+    words = dataclasses.replace(small, columns=columns)
+    figures = pictures(words, settings_of(columns, progress.records.values()))
+    (axes,) = figures["gaps"].axes
+    assert [*figures] == ["gaps"]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["fedproto", "fedproto-head", "fedtgp"]  # not local, not the bound
+    assert len(axes.containers) == 3
+    drawn = axes.containers[0].lines[0]
+    assert [*drawn.get_xdata()] == pytest.approx([10, 15, 20], abs=0.5)
+
+
 def test_a_further_method_joins_the_records_that_are_there(progress, small, tmp_path):
     page = tmp_path / "benchmark.md"
     write_page(progress, page)
@@ -126,7 +145,7 @@ def test_statements_are_counted_from_the_standings(small, records):
 @pytest.mark.parametrize("kept", [0, 1, 2])
 def test_the_page_is_true_without_most_records(small, records, kept):
     text = page_of(small, records[:kept], "benchmark")
-    assert "## What this does not say" in text and "gaps.png" not in text
+    assert "## What this does not say" in text and ("gaps.png" in text) == (kept == 2)
     if not kept:
         assert "No method has finished runs." in text
 
