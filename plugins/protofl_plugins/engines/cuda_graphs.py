@@ -70,9 +70,9 @@ CHAIN = 8
 the stage's table, nothing is shown to methods after it, and its constants are those of the next. n
 steps are n/8 launches and up to 7 more; a longer chain leaves more, and a capture costs more."""
 
-CHAIN_PAYS = 2000
+CHAIN_PAYS = 3000
 """Uses of a step from which its chain pays. An estimate that no GPU has confirmed: a chain costs
-eight captures, some 30 ms, and saves 15 µs in each step, a third of it in Python."""
+eight captures, 15 to 100 ms, and saves 15 µs in each step, a third of it in Python."""
 
 AHEAD = 16_384
 """Samples whose places a stage holds on the device, 24 bytes each. Longer orders are copied in
@@ -97,7 +97,8 @@ class CUDAGraphs:
         capture: Literal["auto", "always"] = pf.Field(
             "auto",
             description=f"auto: a step is captured from its {PAYS}th use on, and until then its "
-            "kernels are launched one by one; always: from its first use on",
+            f"kernels are launched one by one; from its {CHAIN_PAYS}th use on {CHAIN} steps are one "
+            "launch; always: both from its first use on",
         )
 
     def __init__(self) -> None:
