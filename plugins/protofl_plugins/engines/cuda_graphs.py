@@ -1,16 +1,18 @@
-"""CUDA graphs: a training step is recorded once and replayed as one launch, later several steps.
+"""CUDA graphs: a training step is recorded once and replayed as one launch.
 
 A net of many small kernels spends its time on launching them. Here the step (batch, forward, loss,
 gradients, update) is captured once for each architecture, shape of a batch and composition, on
 fixed memory into which each client's weights, tables and order of samples are copied. So one
 capture serves all clients of an architecture, in all rounds. Several clients train at once on CUDA
-streams, whose steps are launched in turn. On a CPU the step itself runs again on the same memory,
-and every operation is compared with those of its first run (`protofl.backends.StepTrace`): slower
-than ``eager``, for trying it out.
+streams, whose steps are launched in turn. In long runs, several steps in a row are one graph: a
+*chain*. On a CPU the step itself runs again on the same memory, and every operation is compared
+with those of its first run (`protofl.backends.StepTrace`): slower than ``eager``, for trying it
+out.
 
 **A capture is compared.** The graph and the step's own code run from the same weights, which are
 not those of the capture. If they differ by more than rounding, ``eager`` trains the architecture
-(`protofl_plugins.engines.captured_steps`). The work of both is undone.
+(`protofl_plugins.engines.captured_steps`). The work of both is undone. A chain is compared with
+launches of its step in the same way.
 
 **What keeps results right.** All work of a client, from the copy of its weights to its last step,
 is launched on the stream of its stage, so nothing overtakes a replay: neither the copy of the next
@@ -66,9 +68,9 @@ And a method's own terms (class means, pairs of samples, ranks) take means over 
 no weight of the whole batch undoes that."""
 
 CHAIN = 8
-"""Steps of a chain: one graph with the step captured so many times, where each takes its batch from
-the stage's table, nothing is shown to methods after it, and its constants are those of the next. n
-steps are n/8 launches and up to 7 more; a longer chain leaves more, and a capture costs more."""
+"""Steps of a chain: a graph with the step captured so many times. Each takes its batch from the
+stage's table, no method sees it (``after_batch``), and the constants are the same in all. A longer
+chain leaves more single steps, and its capture costs more."""
 
 CHAIN_PAYS = 3000
 """Uses of a step from which its chain pays. An estimate that no GPU has confirmed: a chain costs
@@ -97,8 +99,8 @@ class CUDAGraphs:
         capture: Literal["auto", "always"] = pf.Field(
             "auto",
             description=f"auto: a step is captured from its {PAYS}th use on, and until then its "
-            f"kernels are launched one by one; from its {CHAIN_PAYS}th use on {CHAIN} steps are one "
-            "launch; always: both from its first use on",
+            f"kernels are launched one by one; from the {CHAIN_PAYS}th use on, {CHAIN} steps are "
+            "one launch; always: both from the first use on",
         )
 
     def __init__(self) -> None:
@@ -170,7 +172,7 @@ class CUDAGraphs:
 
 
 def _launch(jobs: Sequence[pf.backends.TrainJob], stages: Sequence[Stage]) -> None:
-    """Launch all steps of the clients, one of each stream in turn, long clients first.
+    """Launch all steps of the clients, long clients first, one launch of each stream in turn.
 
     All steps of one client at once would fill the launch queue, and clients would run one after the
     other. Without streams they do, each inside the stream of its own draws.
@@ -239,7 +241,7 @@ class Stage:
         self._client = [*tensors.values()]
 
     def started(self, job: pf.backends.TrainJob) -> Callable[[], bool]:
-        """Return a function that launches a client's next step and says whether there was one."""
+        """Return a function that launches a client's next step or chain, or returns False."""
         self._stream.wait_stream(self._module.current_stream(job.device))
         with job.stream():  # its seeds, on the host alone
             self._own.set_state(self._default.get_state())
@@ -253,7 +255,7 @@ class Stage:
         return step
 
     def steps(self, job: pf.backends.TrainJob) -> Iterator[int]:
-        """Launch a client's steps; yield the number of samples after each."""
+        """Launch a client's steps; yield the size of a batch after each launch."""
         torch._foreach_copy_(self._tensors, self._client)
         for tensor in self.update.state:
             tensor.zero_()
@@ -279,9 +281,9 @@ class Stage:
             number += count
 
     def _batches(self, job: pf.backends.TrainJob) -> Iterator[tuple[int, int, pf.Batch | None]]:
-        """Yield numbers of steps that may be a chain, their size, and the batch of a single step.
+        """Yield a number of steps, the size of their batches, and the batch of a single step.
 
-        There is none where the stage takes the samples by itself.
+        Several steps may be a chain. The batch is None where the stage takes it by itself.
         """
         table = job.table()
         if table is None or not self.order.takes(table.data, table.read, table.picks, job.sizes):
@@ -412,7 +414,7 @@ class Stage:
             with self._draws_undone(), self._module.device(self.device):
                 repeated = partial(_repeat, program.step)
                 chain = _Graph(repeated, self._module, self._stream, self._pool, [])
-                program.batch, program.output = shown  # the step's own, which is replayed alone too
+                program.batch, program.output = shown  # of the step, which is also replayed alone
                 self._compare(program, partial(_repeat, step), chain, restore)
             restore()
             program.chain = chain
