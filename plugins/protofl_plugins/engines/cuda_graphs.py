@@ -361,7 +361,11 @@ class Stage:
         """Return a function that gives all tensors that steps change the values of now."""
         changed = [*self._tensors, *self.update.state, *self.order.state, *program.sums.values()]
         kept = [tensor.clone() for tensor in changed]
-        return partial(torch._foreach_copy_, changed, kept)
+
+        def restore() -> None:
+            torch._foreach_copy_(changed, kept)
+
+        return restore
 
     def _record(self, program: _Program) -> None:
         """Record a program's step, and leave the stage as it was.
