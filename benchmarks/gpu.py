@@ -1,6 +1,6 @@
 """What protofl does on a GPU: equal results, seconds of a round, memory, and what to build next.
 
-It takes about a quarter of an hour on one H200, needs no network and no data, and goes on after a
+It takes about twenty minutes on one H200, needs no network and no data, and goes on after a
 part that fails. Each part runs in a process of its own. It prints one table at the end and writes
 JSON::
 
@@ -37,7 +37,7 @@ from typing import Any
 
 import torch
 
-LIMITS = {"a": 400, "b": 300, "c": 60, "d": 120, "e": 120, "f": 240, "g": 60}
+LIMITS = {"a": 400, "b": 420, "c": 60, "d": 240, "e": 120, "f": 240, "g": 60}
 """Seconds after which a part is ended. Rows that it has written are kept."""
 
 LOSS, ACCURACY = 1e-6, 0.01
@@ -51,6 +51,16 @@ OWN_NETS = {"fedbn": "resnet18", "depthfl": "depths:resnet18@4,3,2,1"}
 """Methods that take no `cnn4`, and their models."""
 
 STREAMS = (1, 2, 4, 8, 16)
+
+CHAINS: tuple[str, dict[str, Any]] = (
+    "cuda-graphs, chains",
+    {"engine": "cuda-graphs", "set": {"engine.capture": "always"}},
+)
+"""An engine's label and options: steps and chains of steps are captured in their first use.
+
+``auto`` captures no chain in the few rounds here. The first rounds show what chains cost, and the
+later ones what they save.
+"""
 
 FIRST = ("fedproto", "fedsa", "fedorgp", "alignfed", "fedgen", "fedtsp", "heterofl", "fedgh")
 """Methods that errors of an engine change most; they are compared first."""
@@ -226,6 +236,7 @@ class Parts:
             engines: list[tuple[str, dict[str, Any]]] = [
                 ("auto", {"engine": "auto"}),
                 ("eager", {"engine": "eager"}),
+                CHAINS,
             ]
             streams = (8,) if self._tiny else STREAMS if case is ROUND[0] else ()
             for count in streams:
@@ -243,8 +254,9 @@ class Parts:
         yield flat
 
     def d(self) -> Iterator[dict[str, Any]]:
-        """The size that papers use."""
-        yield self._timed(PAPER, "auto", 3, stages=True, engine="auto")
+        """The size that papers use, also with chains of steps."""
+        for label, options in (("auto", {"engine": "auto"}), CHAINS):
+            yield self._timed(PAPER, label, 3, stages=True, **options)
 
     def e(self) -> Iterator[dict[str, Any]]:
         """BlazeFL's cases."""

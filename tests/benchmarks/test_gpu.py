@@ -75,5 +75,6 @@ def test_all_of_it_on_a_cpu(tmp_path):
     assert found["card"] == "CPU" and found["torch"] == torch.__version__
     assert (tmp_path / "gpu.md").read_text().count("|") > 50
     timed = [row for row in found["rows"]["b"] if "round" in row]
-    assert {row["engine"] for row in timed} == {"auto", "eager", "cuda-graphs, 8 streams"}
+    engines = {"auto", "eager", "cuda-graphs, 8 streams", "cuda-graphs, chains"}
+    assert {row["engine"] for row in timed} == engines
     assert all(row["round"] > 0 for row in timed)

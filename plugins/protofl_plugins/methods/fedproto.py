@@ -19,6 +19,7 @@ from __future__ import annotations
 import protofl as pf
 from protofl_plugins.shared.prototypes import (
     MEANS,
+    WHEN_ONLINE,
     GuideConfig,
     MeansConfig,
     collect_online,
@@ -62,6 +63,7 @@ class FedProto:
     before_training = staticmethod(guides)  # P̄ as a table C×K, and the classes that have one
     local_loss = staticmethod(guided_loss)  # Eq. 4: E ℓ + λ·E_c φ(P_i^c, P̄^c)
     after_batch = staticmethod(collect_online)  # P_i^c (Eq. 2), if they are taken during training
+    after_batch_if = WHEN_ONLINE
     upload_payload = staticmethod(sent_prototypes)  # P_i^c (Eq. 2), with counts if Eq. 3 weights
 
     @pf.hookimpl

@@ -33,6 +33,7 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared.prototypes import (
     MEANS,
+    WHEN_ONLINE,
     SentMeansConfig,
     collect_online,
     guide_weight,
@@ -195,6 +196,7 @@ class FedSA:
         }
 
     after_batch = staticmethod(collect_online)
+    after_batch_if = WHEN_ONLINE
 
     @pf.hookimpl
     def after_training(self, client: pf.Client[Config]) -> None:

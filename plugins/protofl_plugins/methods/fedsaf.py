@@ -33,6 +33,7 @@ import protofl as pf
 from protofl import functional as F
 from protofl_plugins.shared.prototypes import (
     MEANS,
+    WHEN_ONLINE,
     MeansConfig,
     collect_online,
     mean_prototypes,
@@ -106,6 +107,7 @@ class FedSAF:
         return terms
 
     after_batch = staticmethod(collect_online)
+    after_batch_if = WHEN_ONLINE
     upload_payload = staticmethod(sent_prototypes)
 
     @pf.hookimpl

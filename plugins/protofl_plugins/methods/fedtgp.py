@@ -32,6 +32,7 @@ from protofl_plugins.engines.server_steps import steps
 from protofl_plugins.shared import trained_prototypes as trained
 from protofl_plugins.shared.prototypes import (
     MEANS,
+    WHEN_ONLINE,
     GuideConfig,
     collect_online,
     default_weight,
@@ -102,6 +103,7 @@ class FedTGP:
     before_training = staticmethod(guides_of_before)
     local_loss = staticmethod(guided_loss)  # Eq. 11: E ℓ + λ·E_c φ(P_i^c, P̂^c)
     after_batch = staticmethod(collect_online)  # P_i^c (Eq. 2), if they are taken during training
+    after_batch_if = WHEN_ONLINE
     upload_payload = staticmethod(sent_without_counts)  # P_i^c (Eq. 2)
 
     @pf.hookimpl

@@ -30,6 +30,7 @@ from protofl_plugins.shared import weights
 from protofl_plugins.shared.clusters import Clusters, clustered, contrast, with_absent_rows
 from protofl_plugins.shared.prototypes import (
     MEANS,
+    WHEN_ONLINE,
     Absent,
     class_prototypes,
     sent_rows,
@@ -147,13 +148,14 @@ class FPL:
             terms["upcr"] = scale * distance
         return terms
 
+    after_batch_if = WHEN_ONLINE
+
     @pf.hookimpl
     def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
-        """Add a batch of the last epoch to the sums of c_m^k (Eq. 2), with ``collect=online``."""
-        if client.config.collect == "online":
-            step = client.scratch["step"] = client.scratch.get("step", 0) + 1
-            if step > client.steps - client.epoch_steps:
-                client.collect_prototypes(batch, output)
+        """Add a batch of the last epoch to the sums of c_m^k (Eq. 2)."""
+        step = client.scratch["step"] = client.scratch.get("step", 0) + 1
+        if step > client.steps - client.epoch_steps:
+            client.collect_prototypes(batch, output)
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:

@@ -24,6 +24,9 @@ MEANS = {
 }
 """Keys of a method whose clients send one prototype for each class."""
 
+WHEN_ONLINE = {"collect": "online"}
+"""``after_batch_if`` of a method that takes P_i^c during training, if its options say so."""
+
 # --- on a client ----------------------------------------------------------------------------------
 
 Average = Literal["weighted", "uniform", "eq3"]
@@ -64,9 +67,8 @@ def guides_of_before(client: pf.Client[Any]) -> pf.LossData:
 
 @pf.hookimpl
 def collect_online(client: pf.Client[Any], batch: pf.Batch, output: pf.Output) -> None:
-    """Add a batch to the sums of P_i^c (Eq. 2), if they are taken during training."""
-    if client.config.collect == "online":
-        client.collect_prototypes(batch, output)
+    """Add a batch to the sums of P_i^c (Eq. 2); for a method that declares `WHEN_ONLINE`."""
+    client.collect_prototypes(batch, output)
 
 
 @pf.hookimpl

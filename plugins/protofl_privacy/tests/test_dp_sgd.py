@@ -281,9 +281,13 @@ def refusal(method, models=Toy, **options):
         [
             ("fedtsp", "fedtsp reads client.train_features, and what comes of it gets no noise"),
             ("fedgh", "fedgh reads client.train_features, and what comes of it gets no noise"),
-            ("fedproto", "fedproto collects values of batches during training (after_batch)"),
-            ("fedtgp", "fedtgp collects values of batches during training (after_batch)"),
-            ("fedsa", "fedsa collects values of batches during training (after_batch)"),
+            ("fedproto", "fedproto reads client.train_features"),
+            ("fedtgp", "fedtgp reads client.train_features"),
+            ("fedsa", "fedsa reads client.train_features"),
+            (
+                "feddistill",
+                "feddistill collects values of batches during training (after_batch)",
+            ),
             ("fedgen", "fedgen reads client.steps"),
             ("heterofl", "heterofl reads client.class_counts"),
             ("scaffold", "scaffold reads client.steps"),
@@ -292,7 +296,7 @@ def refusal(method, models=Toy, **options):
             ("centralised", "centralised reads client.train,"),
         ],
         # It is refused before torch's first optimiser is made, which takes a second.
-        ("fedproto", "fedproto collects values of batches during training (after_batch)"),
+        ("feddistill", "feddistill collects values of batches during training (after_batch)"),
     ),
 )
 def test_methods_that_read_samples_are_refused(method, reason):

@@ -50,7 +50,9 @@ SERVER_ADAM = ("fedgen", "fedktl", "fedpkd", "feddf", "fedet", "ds-fl")
     ("method", "streams"),
     quick([(method, streams) for method in ABLE for streams in (1, 2, 8)], ("fedproto", 2)),
 )
-def test_every_method_equals_eager(method, streams, gpu, tmp_path):
+def test_every_method_equals_eager(method, streams, gpu, monkeypatch, tmp_path):
+    """With eight streams also the captures of the first use, and chains."""
+    monkeypatch.setattr(cuda_graphs, "CHAIN", 2)
     members = nets_of(method, [toyfed.CNN, RESIDUAL], [RESIDUAL])
     engine = {"streams": streams, "capture": "always" if streams == 8 else "auto"}
     own = {"set": LONGER.get(method, {})}
@@ -89,8 +91,11 @@ def test_options_equal_eager(kind, gpu, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_order_that_is_longer_than_the_table(gpu, monkeypatch, tmp_path):
+@pytest.mark.parametrize("chain", [2, 8])
+def test_an_order_that_is_longer_than_the_table(chain, gpu, monkeypatch, tmp_path):
     monkeypatch.setattr(cuda_graphs, "AHEAD", 12)
+    monkeypatch.setattr(cuda_graphs, "CHAIN", chain)
+    monkeypatch.setattr(cuda_graphs, "CHAIN_PAYS", 1)
     with double_precision():
         wanted, found = (
             run("fedproto", tmp_path, [RESIDUAL], engine, 1, local_epochs=3)
@@ -103,14 +108,16 @@ def test_an_order_that_is_longer_than_the_table(gpu, monkeypatch, tmp_path):
 # --- launches -------------------------------------------------------------------------------------
 
 STEPS = [6, 6, 6, 4, 4, 2]
-"""Batches of the six clients in two epochs without the last batch, by falling number."""
+"""Batches of the six clients in `TWO_EPOCHS`, by falling number."""
+
+TWO_EPOCHS = {"drop_last": True, "local_epochs": 2}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", quick(["fedavg", "fedproto"], "fedproto"))
 def test_steps_are_launched_in_turn_and_with_one_launch_each(method, gpu, tmp_path):
-    """`fedproto` has a hook ``after_batch``, which reads nothing by default."""
-    options = {"drop_last": True, "local_epochs": 2, "engine_options": {"capture": "always"}}
+    """`fedproto` has a hook ``after_batch``, which is not called by default."""
+    options = TWO_EPOCHS | {"engine_options": {"capture": "always"}}
     found = run(method, tmp_path, [RESIDUAL], **options)
     with gpu.watched() as launches:
         found.federation.round(2)
@@ -123,6 +130,56 @@ def test_steps_are_launched_in_turn_and_with_one_launch_each(method, gpu, tmp_pa
     numbers = [n for n, (_, what) in enumerate(launches) if what == "graph"]
     between = [what for _, what in launches[numbers[5] : numbers[-1] + 1]]
     assert between == ["graph"] * (len(turns) - 5)
+
+
+def chains(found):
+    """Return the chains of a run, one for each captured step; None where it has none."""
+    stages = found.plan.choices["engine"].instance._stages.values()
+    return [program.chain for stage in stages for program in stage._programs.values()]
+
+
+@pytest.mark.slow
+def test_a_chain_of_steps_is_one_launch(gpu, monkeypatch, tmp_path):
+    """Steps of a client with fewer than a chain, and what is left of others, are launched alone."""
+    monkeypatch.setattr(cuda_graphs, "CHAIN", 3)
+    options = TWO_EPOCHS | {"engine_options": {"capture": "always"}}
+    found = run("fedproto", tmp_path, [RESIDUAL], **options)
+    with gpu.watched() as launches:
+        found.federation.round(2)
+    graphs = [stream for stream, what in launches if what == "graph"]
+    order, launched = graphs[:6], [steps // 3 + steps % 3 for steps in STEPS]
+    assert len({*order}) == 6 and launched == [2] * 6
+    assert graphs == order * 2  # 12, and 28 without chains
+
+
+CHAINED = {
+    "dropout": ("fedproto", DROPOUT, {}),
+    "adam, a rate that falls": ("fedavg", RESIDUAL, OPTIONS["adam"] | OPTIONS["a rate that falls"]),
+}
+ALONE = {
+    "constants of each step": ("fedgen", RESIDUAL, {}),
+    "after_batch": ("feddistill", RESIDUAL, {}),
+    "after_batch by an option": ("fedproto", RESIDUAL, {"set": {"collect": "online"}}),
+    "drawn batches": ("fedavg", RESIDUAL, {"augment": True}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CHAINED | ALONE)
+def test_chains_change_no_bit(kind, gpu, monkeypatch, tmp_path):
+    method, net, options = (CHAINED | ALONE)[kind]
+    runs = []
+    for length in (1000, 2):
+        monkeypatch.setattr(cuda_graphs, "CHAIN", length)
+        engine = {"engine_options": {"capture": "always"}}
+        runs.append(run(method, tmp_path, [net], **{"local_epochs": 2, **options, **engine}))
+        assert not runs[-1].notes and not gpu.freed_early
+    alone, chained = runs
+    assert toyfed.same(alone.tensors(), chained.tensors())
+    assert [line["train_loss"] for line in alone.lines] == [
+        line["train_loss"] for line in chained.lines
+    ]
+    assert not any(chains(alone)) and any(chains(chained)) == (kind in CHAINED)
 
 
 @pytest.mark.slow
@@ -170,13 +227,24 @@ def test_one_warm_up_run_is_enough_after_the_first_capture(gpu, monkeypatch, tmp
 @pytest.mark.slow
 def test_a_step_is_captured_once_it_pays(gpu, monkeypatch, tmp_path):
     monkeypatch.setattr(cuda_graphs, "PAYS", 4)
-    options = {"engine": "cuda-graphs", "device": "simgpu", "local_epochs": 2, "drop_last": True}
-    found, captured = Run(make_plan("fedavg", tmp_path, [RESIDUAL], **options), rounds=0), []
+    found, captured = run("fedavg", tmp_path, [RESIDUAL], rounds=0, **TWO_EPOCHS), []
     for number in range(3):
         found.federation.round(number)
         captured.append(len(gpu.graphs))
     # Of a round, five of the six clients use their step at least four times, one twice: see STEPS.
     assert captured == [5, 6, 6]
+
+
+@pytest.mark.slow
+def test_a_chain_is_captured_once_it_pays(gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(cuda_graphs, "CHAIN", 2)
+    monkeypatch.setattr(cuda_graphs, "CHAIN_PAYS", 8)
+    found, captured = run("fedavg", tmp_path, [RESIDUAL], rounds=0, **TWO_EPOCHS), []
+    for number in range(4):
+        found.federation.round(number)
+        captured.append(sum(chain is not None for chain in chains(found)))
+    # In two rounds all clients but one take their step eight times: see STEPS.
+    assert captured == [0, 5, 5, 6]
 
 
 @pytest.mark.slow
@@ -216,6 +284,26 @@ def test_a_wrong_graph_never_serves(missing, words, gpu, monkeypatch, tmp_path):
     found = run("fedavg", tmp_path, [toyfed.CNN], engine_options={"capture": "always"})
     (note,) = {*found.notes}
     assert "is trained by eager: its graph does not compute the step: " in note and words in note
+    assert_equal_runs(found, wanted, 0.0)
+
+
+class Short(simulated_gpu.Graph):
+    """A graph that does only the first step of a chain."""
+
+    def replay(self):
+        batches = [n for n, (what, *_) in enumerate(self.steps) if "index_select" in str(what)]
+        self.steps = self.steps[: batches[1]] if len(batches) > 1 else self.steps
+        super().replay()
+
+
+@pytest.mark.slow
+def test_a_wrong_chain_never_serves(gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(cuda_graphs, "CHAIN", 2)
+    wanted = run("fedavg", tmp_path, [toyfed.CNN], "eager")
+    monkeypatch.setattr(simulated_gpu.Module, "CUDAGraph", Short)
+    found = run("fedavg", tmp_path, [toyfed.CNN], engine_options={"capture": "always"})
+    (note,) = {*found.notes}
+    assert "is trained by eager: its graph does not compute the step: " in note
     assert_equal_runs(found, wanted, 0.0)
 
 

@@ -19,6 +19,7 @@ from protofl.testing.equality import (
     double_precision,
     worst,
 )
+from protofl_plugins.engines import cuda_graphs
 
 pytestmark = pytest.mark.gpu
 
@@ -31,7 +32,9 @@ def run(folder, members, engine, *, deterministic=False, **options):
 
 @pytest.mark.parametrize("streams", [1, 2])
 @pytest.mark.parametrize("capture", ["always", "auto"])
-def test_graphs_equal_eager(capture, streams, tmp_path):
+def test_graphs_equal_eager(capture, streams, monkeypatch, tmp_path):
+    """With ``always`` also chains of two steps."""
+    monkeypatch.setattr(cuda_graphs, "CHAIN", 2)
     members = [toyfed.CNN, RESIDUAL]
     with double_precision():
         wanted = run(tmp_path, members, "eager")
@@ -40,11 +43,15 @@ def test_graphs_equal_eager(capture, streams, tmp_path):
     assert_equal_runs(found, wanted, 1e-7)
 
 
-def test_random_steps_draw_the_same_again(tmp_path):
-    first, again = (
-        run(tmp_path, [DROPOUT], "cuda-graphs", deterministic=True, streams=2) for _ in range(2)
-    )
-    assert not first.notes
+@pytest.mark.parametrize("chain", [1000, 2])
+def test_random_steps_draw_the_same_again_and_in_chains(chain, monkeypatch, tmp_path):
+    runs = []
+    for length in (1000, chain):
+        monkeypatch.setattr(cuda_graphs, "CHAIN", length)
+        options = {"deterministic": True, "streams": 2, "capture": "always"}
+        runs.append(run(tmp_path, [DROPOUT], "cuda-graphs", **options))
+        assert not runs[-1].notes
+    first, again = runs
     assert toyfed.same(first.tensors(), again.tensors())
 
 

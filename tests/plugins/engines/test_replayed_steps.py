@@ -400,8 +400,8 @@ class Keeps(Sound):
 class SameMemory(cuda_graphs._Program):
     """A program whose output lies in the same memory after each run, as that of a graph."""
 
-    def run(self, inputs):
-        super().run(inputs)
+    def run(self, inputs, chain=None):
+        super().run(inputs, chain)
         if hasattr(self, "first"):
             self.first.features.copy_(self.output.features)
             self.first.logits.copy_(self.output.logits)

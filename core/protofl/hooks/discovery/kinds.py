@@ -84,6 +84,15 @@ def hooks_of(kind: str, plugin: type) -> list[str]:
     return [h for h in spec_hooks(kind) if hasattr(getattr(plugin, h, None), "protofl_impl")]
 
 
+def after_batch_if(plugin: type) -> Mapping[str, Any]:
+    """Return ``after_batch_if`` of the class that defines a method's ``after_batch``.
+
+    A subclass that overrides the hook says anew when it is needed.
+    """
+    owners = [vars(each) for each in plugin.__mro__ if "after_batch" in vars(each)]
+    return owners[0].get("after_batch_if", {}) if owners else {}
+
+
 def check_declared(label: str, plugin: type) -> None:
     """Check a plugin's declarations and constructor.
 
@@ -130,7 +139,8 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
 
     Raises:
         UsageError: The plugin is not a class, a hook lacks ``@hookimpl`` or takes an unknown
-            argument, a method marked as hook is unknown, or its name or ``Config`` is invalid.
+            argument, a method marked as hook or an option in ``after_batch_if`` is unknown, or its
+            name or ``Config`` is invalid.
     """
     from protofl.system.options.plugin_options import Config
 
@@ -160,6 +170,9 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
         value = getattr(plugin, attribute, None)
         if not (value is None or isinstance(value, str)):
             raise UsageError(f"{label}: its {attribute} is {value!r}, not a text", do=do)
+    for option in after_batch_if(plugin):
+        if option not in config.model_fields:
+            raise unknown(f"option in after_batch_if of {label}:", option, config.model_fields)
     check_declared(label, plugin)
     specs = spec_hooks(kind)
     for hook in specs:

@@ -9,6 +9,9 @@ paper adds; `protofl.hooks.plugin.providers` has the defaults. State lives in ``
 provides hooks for others, such as a defence, lists them: ``donates = ("server_aggregate",)``.
 ``native_widths = True`` declares that it takes features of several widths (``--feature-dim
 native``).
+``after_batch_if = {"collect": "online"}``, in the class that defines ``after_batch``, declares the
+options with which the hook has something to do; with others it is not called, so an engine may
+launch several steps at once.
 ``asynchronous`` declares how it runs without rounds (``--schedule``): ``True`` if the
 server can act on the uploads of any clients, of any version; ``"versions"`` if an upload counts as
 an update of the version that its client downloaded, such as weights; ``False``, or a text that says

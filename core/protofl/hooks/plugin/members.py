@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from protofl.errors import Overtime, RunFailure, UsageError, ends_hook, error_text, unknown
-from protofl.hooks.discovery.kinds import hooks_of
+from protofl.hooks.discovery.kinds import after_batch_if, hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.loss import LossSource, checked_constants, on_device
 from protofl.hooks.plugin.providers import Baseline
@@ -168,6 +168,9 @@ class Member(Choice):
         plugin = registry.load(kind, name)
         config = parse_config(getattr(plugin, "Config", Config), options, name)
         super().__init__(kind, name, plugin, config)
+        needed = after_batch_if(plugin)
+        if any(getattr(config, option) != value for option, value in needed.items()):
+            self.hooks.remove("after_batch")
 
     def call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
         """Call a hook with the client or the server bound to this plugin."""

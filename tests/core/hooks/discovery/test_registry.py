@@ -238,9 +238,21 @@ class _Constant:
     inference = "head"
 
 
+class _Condition:
+    after_batch_if = {"collects": "online"}
+
+    class Config(pf.Config):
+        collect: str = "eval"
+
+    @pf.hookimpl
+    def after_batch(self, client):
+        pass
+
+
 @pytest.mark.parametrize(
     ("plugin", "what", "near"),
     [
+        (_Condition, "option in after_batch_if of method/x: 'collects'", "'collect'"),
         (_Unmarked, "upload_payload lacks @hookimpl", "@pf.hookimpl"),
         (_WrongArgument, "argument of method/x.upload_payload: 'clients'", "'client'"),
         (_WrongHook, "hook of method/x: 'upload_paylod'", "'upload_payload'"),

@@ -56,6 +56,34 @@ def test_a_donor_on_the_client(hook):
     assert lines[0]["extra"] == {"a_extra": 1.0}
 
 
+class Sometimes(A):
+    """Collects with one option alone."""
+
+    after_batch_if = {"weight": 2.0}
+
+    @pf.hookimpl
+    def after_batch(self, client, batch, output):
+        super().after_batch(client, batch, output)
+
+
+class Always(Sometimes):
+    """Defines the hook anew."""
+
+    @pf.hookimpl
+    def after_batch(self, client, batch, output):
+        super().after_batch(client, batch, output)
+
+
+@pytest.mark.parametrize(
+    ("method", "weight", "asks"), [(Sometimes, 1, False), (Sometimes, 2, True), (Always, 1, True)]
+)
+def test_after_batch_is_called_with_the_options_that_need_it(method, weight, asks):
+    options = {"clients": 1, "rounds": 1, "options": {"a": {"weight": weight}}}
+    lines_of(make_plan("a", {"a": method}, **options))
+    assert ("after_batch" in called("a")) == asks
+    assert called("a") >= CLIENT - {"after_batch"}
+
+
 def test_a_donor_on_both_sides():
     run_of(use={"inference": "b", "server_train": "b"})
     assert called("b") == {"inference", "server_train", "setup_server", "end_round"} | CLIENT_LIFE
