@@ -137,6 +137,34 @@ def test_a_step_is_one_launch(gpu):
     assert last == [*range(last[0], last[0] + len(last))]  # nothing between
 
 
+@pytest.mark.parametrize(("lr", "second"), [(0.1, 39), ([0.1, 0.01, 0.01], 43)])
+def test_eight_steps_in_a_row_are_one_launch(lr, second, gpu, monkeypatch):
+    many = {"epochs": 20, "rows": 47, "rounds": 3, "lr": lr}  # nine batches of 5, and a smaller one
+    expected, _ = descend(Server(replays=False), **many)
+    monkeypatch.setattr(server_steps, "CHAIN_PAYS", 100)
+    server = Server()
+    actual, launches = descend(server, **many)
+    assert torch.equal(actual, expected), server.notes
+    # An epoch is a chain and a step. In the first one, three steps are recorded; later, one is
+    # compared, and with another learning rate the steps are recorded anew.
+    assert [each.count("graph") for each in launches] == [6 + 19 * 2, second, 1 + 19 * 2]
+
+
+def test_steps_of_a_chain_that_cannot_be_captured_are_launched_alone(gpu, monkeypatch):
+    captured = server_steps.Recorder._captured
+
+    def fails_for_chains(self, body, memory):
+        if body.__name__ == "steps":
+            raise RuntimeError("out of memory")
+        return captured(self, body, memory)
+
+    monkeypatch.setattr(server_steps.Recorder, "_captured", fails_for_chains)
+    monkeypatch.setattr(server_steps, "CHAIN_PAYS", 100)
+    actual, launches = descend(Server(), epochs=40, rows=25)
+    assert torch.equal(actual, descend(Server(replays=False), epochs=40, rows=25)[0])
+    assert launches[1].count("graph") > 150
+
+
 def test_few_steps_are_not_recorded(gpu):
     server = Server()
     actual, launches = descend(server, epochs=1, rounds=3)

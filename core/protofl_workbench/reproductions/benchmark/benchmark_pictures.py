@@ -87,7 +87,12 @@ def _all_methods(
     axes.axvline(0, color=INK, linewidth=0.7)
     axes.set_yticks(range(len(methods)), methods)
     axes.set_ylim(-0.7, len(methods) - 0.3)
-    axes.set_xlabel("gap to local (points)")
+    axes.set_xlabel("gap to local (points; logarithmic beyond ±5)")
+    axes.set_xscale("symlog", linthresh=5)  # most methods are within a few points
+    low, high = axes.get_xlim()
+    ticks = [t for t in (-40, -20, -10, -5, -3, -1, 0, 1, 3, 5, 10, 20, 40) if low < t < high]
+    axes.set_xticks(ticks, [f"{t:+d}" if t else "0" for t in ticks])
+    axes.minorticks_off()
     look.legend(made, handles, names)
     return {"gaps": made}
 
