@@ -50,14 +50,15 @@ def accuracies(page):
     return found
 
 
-def gap_of(rows, row):
+def gap_of(rows, row, beside="local"):
     """Return the gap of each seed of a row that did not diverge before its first evaluation."""
-    return np.array([accuracy - rows["local"][seed] for seed, accuracy in rows[row].items()])
+    return np.array([accuracy - rows[beside][seed] for seed, accuracy in rows[row].items()])
 
 
-def outcomes(rows):
+def outcomes(rows, beside="local"):
     """Return {row: sign} of a setting: Holm's correction as a loop over sorted p."""
-    gaps = {row: gap_of(rows, row) for row in rows if row not in ("local", "centralised")}
+    others = [row for row in rows if row not in ("local", beside, "centralised")]
+    gaps = {row: gap_of(rows, row, beside) for row in others}
     # Weight 0 may have been chosen: then all gaps are 0, and no test is needed.
     p = {row: stats.ttest_1samp(gap, 0).pvalue if gap.any() else 1 for row, gap in gaps.items()}
     signs, rejecting = {}, True
@@ -96,6 +97,20 @@ def test_every_gap_and_sentence_follows_from_the_accuracies_of_clients(name, pag
                     assert sign == signs[setting].get(row, sign)
                     checked += 1
     assert checked == sum(len(rows) - 1 for rows in accuracies.values())
+    if any("local-twice" in rows for rows in accuracies.values()):
+        line = next(line for line in text.splitlines() if "but not than `local-twice`" in line)
+        said = {
+            (row, title)
+            for names, title in re.findall(r"((?:`[\w.-]+`(?:, | and )?)+) \(([^)]*)\)", line)
+            for row in re.findall(r"`([\w.-]+)`", names)
+        } - {("local-twice", benchmark.rows["local-twice"].note)}
+        found = {
+            (row, benchmark.columns[setting].title)
+            for setting, rows in accuracies.items()
+            for row, sign in outcomes(rows, "local-twice").items()
+            if signs[setting][row] == "▲" and sign != "▲"
+        }
+        assert said == found
     for sign, words in (("▲", "Better than"), ("▼", "Worse than"), ("=", "Practically equal to")):
         times = Counter(
             row for rows in signs.values() for row, found in rows.items() if found == sign

@@ -34,6 +34,7 @@ from protofl_workbench.reproductions.benchmark.standings import (
     WORSE,
     BenchmarkSetting,
     Standing,
+    setting_of,
     settings_of,
 )
 from protofl_workbench.reproductions.benchmark.standings_tables import (
@@ -101,7 +102,7 @@ def page_of(reproduction: Reproduction, records: Sequence[Record], folder: str) 
         "Do not edit. -->",
         *picture("gaps"),
         _READING,
-        _list(statements(reproduction, finished) or ["No method has finished runs."]),
+        _list(statements(reproduction, finished, records) or ["No method has finished runs."]),
         "## Gaps to local",
         _MARKS,
         _gaps(reproduction, finished),
@@ -140,7 +141,8 @@ _MARKS = (
 _COLUMNS = (
     "`worst client`: accuracy of the worst client. `worse off`: clients that are less accurate "
     "than alone. `MB up`, `MB down`: traffic of a client up to the `round` that is read. "
-    "`batches`: mini-batches on which a client trains in a run, also on public samples. `lr` and "
+    "`batches`: mini-batches on which a client trains in a run as planned, also on public samples; "
+    "fine-tuning comes on top. `lr` and "
     "`weight`: chosen on validation samples of other seeds. Seconds are missing, because runs "
     "competed for the machine."
 )
@@ -221,8 +223,18 @@ def _setting_part(reproduction: Reproduction, setting: BenchmarkSetting) -> list
     return [f'<details markdown="1"><summary>{title}</summary>', *lines, "</details>"]
 
 
-def statements(reproduction: Reproduction, settings: Sequence[BenchmarkSetting]) -> list[str]:
-    """Return what can be counted in the standings, in sentences."""
+def statements(
+    reproduction: Reproduction,
+    settings: Sequence[BenchmarkSetting],
+    records: Sequence[Record] = (),
+) -> list[str]:
+    """Return what can be counted in the standings, in sentences.
+
+    Args:
+        reproduction: The benchmark.
+        settings: Its standings.
+        records: All records, for comparisons with other rows than ``local``.
+    """
     tested = [s for s in settings if any(each.outcome for each in s.standings)]
     if not tested:
         return []
@@ -252,9 +264,36 @@ def statements(reproduction: Reproduction, settings: Sequence[BenchmarkSetting])
         f"({reproduction.columns[best[0].name].title}).",
         f"The median method's test sees gaps from {min(smallest):.1f} to {max(smallest):.1f} "
         "points, depending on the setting.",
+        *_more_work(reproduction, tested, records),
         *_inference(reproduction, tested),
         *_bound(tested),
     ]
+
+
+def _more_work(
+    reproduction: Reproduction, settings: Sequence[BenchmarkSetting], records: Sequence[Record]
+) -> list[str]:
+    """Return which methods are better than ``local``, and not than ``local`` with more steps."""
+    said = []
+    for row in reproduction.rows.values():
+        if row.options.get("method") != LOCAL or row.name == LOCAL:
+            continue
+        where = []
+        for setting in settings:
+            of_setting = [r for r in records if r["setting"] == setting.name]
+            other = setting_of(setting.name, of_setting, beside=row.name)
+            if other.named(row.name) is None:
+                continue
+            better = [s.method for s in setting.standings if s.outcome == BETTER]
+            lost = [m for m in better if (s := other.named(m)) and s.outcome != BETTER]
+            if lost := [m for m in lost if m != row.name]:
+                where.append(f"{_names(sorted(lost))} ({reproduction.columns[setting.name].title})")
+        if where:
+            said.append(
+                f"Better than `{LOCAL}`, but not than `{row.name}` ({row.note}): "
+                f"{'; '.join(where)}."
+            )
+    return said
 
 
 def _inference(reproduction: Reproduction, settings: Sequence[BenchmarkSetting]) -> list[str]:

@@ -40,7 +40,8 @@ def definition_of(cell: Cell, tuning: Tuning, weight: Weight | None) -> str:
     for key in ("data_dir", "device", "engine", "track", "eval_server"):  # change no figure here
         options.pop(key, None)
     search = tuning.model_dump(exclude={"rows", "weights", "scales"})
-    values = {"options": options, "tuning": search, "weight": weight and vars(weight)}
+    main = weight and {"name": weight.name, "value": weight.value}
+    values = {"options": options, "tuning": search, "weight": main}
     text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

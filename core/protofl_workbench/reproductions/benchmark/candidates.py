@@ -24,10 +24,12 @@ class Weight:
     Attributes:
         name: Name of the option.
         value: The value that the factors of the search multiply: the method's default.
+        may_be_zero: Whether the method takes 0.
     """
 
     name: str
     value: float
+    may_be_zero: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ def weight_of(config: type[Config], stated: Mapping[str, float] | None, row: str
         for name, value in stated.items():
             if name not in names:
                 raise unknown(f"weight of {row} in [tuning.weights]", name, names)
-            return Weight(name, value)
+            bounds = config.model_fields[names[name]].metadata
+            return Weight(name, value, not any(type(bound).__name__ == "Gt" for bound in bounds))
         return None
     for name, attribute in names.items():
         field = config.model_fields[attribute]
@@ -101,10 +104,11 @@ def next_candidates(
     if weight is None or not tuning.factors or by_rate[rate] == -math.inf:
         return []
     by_weight = {c.weight: s for c, s in scores.items() if c.weight is not None}
+    factors = [factor for factor in tuning.factors if factor or weight.may_be_zero]
     if not by_weight:
-        return [Candidate(rate, _rounded(weight.value * factor)) for factor in tuning.factors]
+        return [Candidate(rate, _rounded(weight.value * factor)) for factor in factors]
     every = {weight.value: by_rate[rate], **by_weight}
-    beyond = _beyond(every, tuning, len(tuning.factors) + 1, down=False)
+    beyond = _beyond(every, tuning, len(factors) + 1, down=False)
     return [] if beyond is None else [Candidate(rate, beyond)]
 
 

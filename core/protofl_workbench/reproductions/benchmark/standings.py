@@ -111,7 +111,7 @@ def settings_of(names: Iterable[str], records: Iterable[Record]) -> list[Benchma
     return [setting_of(name, found) for name, found in by_setting.items() if found]
 
 
-def setting_of(name: str, records: Sequence[Record]) -> BenchmarkSetting:
+def setting_of(name: str, records: Sequence[Record], beside: str = LOCAL) -> BenchmarkSetting:
     """Return the standings of a setting.
 
     ``centralised`` is a bound, which is neither tested nor counted.
@@ -119,11 +119,13 @@ def setting_of(name: str, records: Sequence[Record]) -> BenchmarkSetting:
     Args:
         name: Name of the setting.
         records: Records of the setting.
+        beside: The row from which gaps are counted.
     """
     done = {str(r["method"]): r for r in records if r.get("runs")}
-    alone = done.get(LOCAL)
+    alone = done.get(beside)
     gaps = {method: gaps_of(record, alone) for method, record in done.items()}
-    tested = [m for m, each in gaps.items() if m not in (LOCAL, CENTRALISED) and len(each) > 2]
+    untested = LOCAL, beside, CENTRALISED
+    tested = [m for m, each in gaps.items() if m not in untested and len(each) > 2]
     p = dict(zip(tested, holm([t_test(gaps[m]) for m in tested]), strict=True))
     standings = [
         _standing(record, alone, gaps[method], p.get(method)) for method, record in done.items()

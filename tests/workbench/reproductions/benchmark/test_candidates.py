@@ -134,6 +134,13 @@ def test_a_stated_weight_wins_and_must_exist():
     assert "'lambda'" in found.value.near
 
 
+def test_a_weight_that_may_not_be_0_is_tried_without_it():
+    alpha = weight_of(Registry().load("method", "feddyn").Config, {"alpha": 2.0}, "feddyn")
+    assert alpha == Weight("alpha", 2.0, may_be_zero=False)
+    tried = {c.weight for c in searched(lambda c: c.weight or 0.0, alpha)} - {None}
+    assert tried == {1.0, 4.0, 12.0, 36.0}
+
+
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
