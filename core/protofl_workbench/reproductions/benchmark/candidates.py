@@ -72,8 +72,8 @@ def weight_of(config: type[Config], stated: Mapping[str, float] | None, row: str
         for name, value in stated.items():
             if name not in names:
                 raise unknown(f"weight of {row} in [tuning.weights]", name, names)
-            bounds = config.model_fields[names[name]].metadata
-            return Weight(name, value, not any(type(bound).__name__ == "Gt" for bound in bounds))
+            limits = config.model_fields[names[name]].metadata
+            return Weight(name, value, not any(type(limit).__name__ == "Gt" for limit in limits))
         return None
     for name, attribute in names.items():
         field = config.model_fields[attribute]
