@@ -353,6 +353,9 @@ def _conditions(reproduction: Reproduction, records: Sequence[Record]) -> list[s
         f"{count(len(ran), 'pair of method and setting', 'pairs of method and setting')}, "
         f"{count(searches, 'tuning run')} and {count(finals, 'final run')}."
     )
+    recorded = {record["method"] for record in records}
+    if missing := [row for row in tuning.rows if row not in recorded]:
+        lines.append(f"Rows that have not run yet: {_names(missing)}.")
     lines.append(f"Commits: {_distinct(r.get('commit') or 'not known' for r in ran)}.")
     lines.append(f"Machines: {_distinct(map(_machine, ran))}.")
     packages = (

@@ -118,6 +118,10 @@ def test_the_page_says_what_ran_where(small, records):
     assert "13 pairs of method and setting, 39 tuning runs and 52 final runs" in text
     assert "abc1234567" in text and "A chip, torch 2.6, Python 3.11" in text
     assert "`fedavg`: it averages \\| whole models" in text
+    assert "Rows that have not run yet" not in text
+    tuning = small.tuning.model_copy(update={"rows": ["local", "fedproto", "fedgh"]})
+    planned = page_of(dataclasses.replace(small, tuning=tuning), records, "benchmark")
+    assert "- Rows that have not run yet: `fedgh`.\n" in planned
 
 
 def test_a_table_has_the_gap_and_its_outcome_in_each_setting(small, records):
