@@ -258,9 +258,9 @@ class Recorder:
                 self._drop()
 
     def _chain(self, size: int, body: Callable[[], None], memory: _Memory) -> Any:  # noqa: ANN401 - torch's graph
-        """Return the graph of `CHAIN` steps; None before it pays.
+        """Return the graph of `CHAIN` steps; None before it pays, or if it cannot be captured.
 
-        The step's own graph is compared with its code before, in each call.
+        In each call the step's own graph has been compared with its code before.
         """
         program = self._programs.get(size)
         if program is None or not (program.worth and program.graph is not None and program.checked):
@@ -273,8 +273,9 @@ class Recorder:
 
             try:
                 program.chain = self._captured(steps, memory)
-            except Exception:
-                program.chain = False  # such as for lack of memory: steps are launched alone
+            except Exception as error:  # such as for lack of memory
+                self.problem = _first_line(error)
+                self._drop()
         return program.chain
 
     def _captured(self, body: Callable[[], None], memory: _Memory) -> Any:  # noqa: ANN401 - torch's graph
@@ -286,7 +287,7 @@ class Recorder:
             ):
                 body()
         finally:
-            torch._foreach_copy_(memory.changed, kept)  # a capture is no step
+            torch._foreach_copy_(memory.changed, kept)  # a capture does not count
         return graph
 
     def _observed(self, program: _Program, body: Callable[[], None], memory: _Memory) -> str:
@@ -352,7 +353,7 @@ class _Program:
         failures: Reasons why it could not be recorded.
         trace: Its noted operations.
         graph: The recorded step.
-        chain: `CHAIN` of them in one graph; False if it could not be captured.
+        chain: `CHAIN` recorded steps in one graph; None before that pays.
         checked: Whether the graph was compared with the code in this call.
     """
 

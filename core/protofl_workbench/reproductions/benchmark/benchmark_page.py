@@ -245,11 +245,12 @@ def statements(
 
     def where(outcome: str) -> str:
         times = {m: each.count(outcome) for m, each in outcomes.items() if outcome in each}
-        said = {m: f"`{m}` in {times[m]}" for m in times}
-        for method, each in outcomes.items():
-            if method in said and len(each) < len(tested):
-                said[method] += f" of {len(each)}"
-        return ", ".join(said[m] for m in sorted(said, key=lambda m: (-times[m], m))) or "no method"
+        parts = []
+        for method in sorted(times, key=lambda m: (-times[m], m)):
+            ran = len(outcomes[method])
+            of = f" of {ran}" if ran < len(tested) else ""
+            parts.append(f"`{method}` in {times[method]}{of}")
+        return ", ".join(parts) or "no method"
 
     best = max(
         ((s, each) for s in tested for each in s.standings if each.outcome),
