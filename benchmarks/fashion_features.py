@@ -18,6 +18,7 @@ from bench_cases import load
 from sklearn.decomposition import PCA
 
 from protofl.system.files.atomic import default_data_dir
+from protofl.system.files.home import expand_user
 
 COMPONENTS = 64
 
@@ -28,7 +29,7 @@ def main(words: list[str]) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", type=Path)
     given = parser.parse_args(words)
-    data = load("fashion-mnist", given.data, default_data_dir())
+    data = load("fashion-mnist", given.data, expand_user(default_data_dir()))
     pixels = data.x.flatten(1).numpy().astype(np.float32) / 255
     features = PCA(COMPONENTS, svd_solver="covariance_eigh").fit_transform(pixels)
     features = (features / features.std()).astype(np.float32)

@@ -85,6 +85,8 @@ class HookChecks(Watch):
         self._later: RunFailure | None = None
         self._reached: dict[str, bool] = {}
         self._counted: set[str] = set()
+        transforms = plan.composition.transforms
+        self._weighing = [t.name for t in transforms if {*t.hooks} == {"loss_factors"}]
         for member in members:
             self._note_misspelt(member.kind, member.name, member.plugin)
 
@@ -226,6 +228,9 @@ class HookChecks(Watch):
                     WITH_GRADIENT,
                 )
         self.randomness.conclude()
+        if not self._reached:
+            for name in self._weighing:
+                self.notes[name] = f"{name} has no effect: no loss is trained"
         if self._effects:
             self.notes |= dict(self._effects.notes())
 
