@@ -94,6 +94,16 @@ def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
     ]
 
 
+def test_a_search_that_goes_on_has_more_runs_in_all(capsys):
+    with BatchScreen(1) as screen:
+        for run in RUNS[:3]:
+            rows(screen, run, 1)
+        for run in RUNS[:3]:
+            screen(events.RunEnded(Outcome(run, "finished", Path("x"))))
+    said = capsys.readouterr().out
+    assert all(f"{n}/3 lr={n - 1}: finished" in said for n in (1, 2, 3))
+
+
 def test_notes_that_all_runs_have_are_told_once_and_quiet_is_quiet(capsys):
     with BatchScreen(4) as screen:
         for wanted in RUNS:

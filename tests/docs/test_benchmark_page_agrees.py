@@ -50,6 +50,10 @@ def accuracies(page):
     return found
 
 
+def rate_of(page, setting, row):
+    return json.loads((page.with_suffix("") / setting / f"{row}.json").read_text())["lr"]
+
+
 def gap_of(rows, row, beside="local"):
     """Return the gap of each seed of a row that did not diverge before its first evaluation."""
     return np.array([accuracy - rows[beside][seed] for seed, accuracy in rows[row].items()])
@@ -111,12 +115,29 @@ def test_every_gap_and_sentence_follows_from_the_accuracies_of_clients(name, pag
             if signs[setting][row] == "▲" and sign != "▲"
         }
         assert said == found
+    slow = "- At a learning rate below 0.1"
+    line = next((line for line in text.splitlines() if line.startswith(slow)), "")
+    said = {
+        (row, title)
+        for names, title in re.findall(r"((?:`[\w.-]+`(?:, | and )?)+) \(([^)]*)\)", line)
+        for row in re.findall(r"`([\w.-]+)`", names)
+    }
+    assert said == {
+        (row, benchmark.columns[setting].title)
+        for setting, rows in signs.items()
+        for row, sign in rows.items()
+        if sign == "▼" and rate_of(page, setting, row) < 0.1
+    }
     for sign, words in (("▲", "Better than"), ("▼", "Worse than"), ("=", "Practically equal to")):
         times = Counter(
             row for rows in signs.values() for row, found in rows.items() if found == sign
         )
         ran = Counter(row for rows in signs.values() for row in rows)
-        line = next(line for line in text.splitlines() if line.startswith(f"- {words} `local`"))
+        line = next(
+            line
+            for line in text.splitlines()
+            if line.startswith(f"- {words} `local`") and ", with" not in line[:30]
+        )
         found = re.findall(r"`([\w.-]+)` in (\d+)(?: of (\d+))?", line)
         said = {row: (int(n), int(of or len(signs))) for row, n, of in found}
         assert said == {row: (times[row], ran[row]) for row in times}

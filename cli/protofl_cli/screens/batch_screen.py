@@ -134,6 +134,8 @@ class BatchScreen:
         going = self._going.pop(outcome.batch_run, None)
         self._bars.drop(str(id(outcome.batch_run)))
         self._ended += 1
+        if self.total:  # the search of a benchmark may start more runs than its plan has
+            self.total = max(self.total, self._done + len(self._going))
         if outcome.state == "failed":
             self.failed.append(outcome)
         if self.quiet:

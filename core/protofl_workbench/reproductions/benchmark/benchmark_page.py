@@ -266,6 +266,7 @@ def statements(
         f"The median method's test sees gaps from {min(smallest):.1f} to {max(smallest):.1f} "
         "points, depending on the setting.",
         *_more_work(reproduction, tested, records),
+        *_slow(reproduction, tested, records),
         *_inference(reproduction, tested),
         *_bound(tested),
     ]
@@ -295,6 +296,25 @@ def _more_work(
                 f"{'; '.join(where)}."
             )
     return said
+
+
+def _slow(
+    reproduction: Reproduction, settings: Sequence[BenchmarkSetting], records: Sequence[Record]
+) -> list[str]:
+    """Return which methods are worse than ``local`` with a rate below those that all try."""
+    least = min(reproduction.tuning.rates) if reproduction.tuning else 0.0
+    rates = {(r["setting"], r["method"]): r["lr"] for r in records if "lr" in r}
+    where = []
+    for setting in settings:
+        worse = [s.method for s in setting.standings if s.outcome == WORSE]
+        if slow := sorted(m for m in worse if rates.get((setting.name, m), least) < least):
+            where.append(f"{_names(slow)} ({reproduction.columns[setting.name].title})")
+    if not where:
+        return []
+    return [
+        f"At a learning rate below {least:g} nets learn slowly, and the rate is chosen with the "
+        f"default weight. Worse than `{LOCAL}` at such a rate: {'; '.join(where)}."
+    ]
 
 
 def _inference(reproduction: Reproduction, settings: Sequence[BenchmarkSetting]) -> list[str]:
