@@ -92,12 +92,12 @@ def test_without_a_matching_term_it_is_refused(toy, method, terms):
         dry_run(toy(method, warm_up={"terms": terms}).plan)
 
 
-@pytest.mark.parametrize(("method", "notes"), [("afl", 1), ("fedproto", 0)])
+@pytest.mark.parametrize(("method", "notes"), [("afl", 1), ("centralised", 1), ("fedproto", 0)])
 def test_a_note_says_that_it_has_no_effect(toy, method, notes):
-    """AFL trains nothing."""
+    """Clients of AFL train nothing, and `centralised` trains on the server alone."""
     lines = []
     dry_run(toy(method, warm_up={}).plan, note=lines.append)
-    assert sum("warm-up has no effect" in line for line in lines) == notes
+    assert sum(line == "warm-up has no effect: clients train no loss" for line in lines) == notes
 
 
 def test_factors_of_terms_that_the_run_lacks_are_an_error(toy):

@@ -85,8 +85,9 @@ class HookChecks(Watch):
         self._later: RunFailure | None = None
         self._reached: dict[str, bool] = {}
         self._counted: set[str] = set()
-        transforms = plan.composition.transforms
-        self._weighing = [t.name for t in transforms if {*t.hooks} == {"loss_factors"}]
+        self._weighing = [
+            t.name for t in plan.composition.transforms if {*t.hooks} == {"loss_factors"}
+        ]
         for member in members:
             self._note_misspelt(member.kind, member.name, member.plugin)
 
@@ -230,7 +231,7 @@ class HookChecks(Watch):
         self.randomness.conclude()
         if not self._reached:
             for name in self._weighing:
-                self.notes[name] = f"{name} has no effect: no loss is trained"
+                self.notes[name] = f"{name} has no effect: clients train no loss"
         if self._effects:
             self.notes |= dict(self._effects.notes())
 

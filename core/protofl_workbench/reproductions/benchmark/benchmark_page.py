@@ -127,7 +127,7 @@ _PICTURES = {
 _READING = (
     "The gap is the accuracy of a method, averaged over clients, minus that of `local`, in which "
     "every client trains alone on the same samples. Ribbons, bars and ± are 95 % intervals over "
-    "seeds. All text below is computed from the records."
+    "seeds. All figures above “How it was made” are computed from the records."
 )
 
 _MARKS = (
